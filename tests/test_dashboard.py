@@ -1,7 +1,6 @@
 """The dashboard of a local Ray, queried over HTTP during a run."""
 
 import contextlib
-import dataclasses
 import json
 import re
 import urllib.request
@@ -18,24 +17,8 @@ _RUN = ["--recipe", "mnist-sample-resnet18", "--mirror", "sample", "--set", "epo
 _ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+)\. The token is in (\S+)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Shown:
-    """What the dashboard knew while the workers trained."""
-
-    trainings: list[dict[str, Any]]
-    datasets: list[dict[str, Any]]
-    """Of the job of `preprocess`."""
-    traceback: str
-    """Of the training worker."""
-    pids: set[int]
-    """Of the training workers that there were."""
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    """A run of one epoch, watched until its workers are there, which then ends well."""
-    folder = tmp_path_factory.mktemp("dashboard")
-    run = Run(*_RUN, "--storage", str(folder / "root"), folder=folder)
+def test_dashboard_has_the_training_with_its_workers_and_stacks_and_the_datasets_of_preprocess(tmp_path: Path) -> None:
+    run = Run(*_RUN, "--storage", str(tmp_path / "root"), folder=tmp_path)
     found: list[dict[str, Any]] = []
 
     def has_workers() -> bool:
@@ -48,29 +31,14 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     jobs = json.loads(_ask(run, "/api/jobs/"))
     job = next(job["job_id"] for job in jobs if "tasks.jobs.preprocess" in job["entrypoint"])
     datasets = json.loads(_ask(run, f"/api/data/datasets/{job}"))["datasets"]
-    worker = found[0]["attempts"][0]["workers"][0]
+    (attempt,) = found[0]["attempts"]
+    (worker,) = attempt["workers"]
+    assert (worker["world_rank"], {worker["pid"]}) == (0, pids)
     traceback = _ask(run, f"/worker/traceback?pid={worker['pid']}&node_id={worker['node_id']}")
+    assert "ray::RayTrainWorker" in traceback
+    assert {dataset["state"] for dataset in datasets} == {"FINISHED"}
+    assert max(dataset["total_rows"] for dataset in datasets) == 7000
     assert run.wait() == 0
-    return Shown(found, datasets, traceback, pids)
-
-
-def test_the_training_is_there_with_its_workers(shown: Shown) -> None:
-    (training,) = shown.trainings
-    assert (
-        training["run_settings"]["run_config"]["storage_path"].rpartition("/")[2].startswith("mnist-sample-resnet18-")
-    )
-    (attempt,) = training["attempts"]
-    assert [worker["world_rank"] for worker in attempt["workers"]] == [0]
-    assert {worker["pid"] for worker in attempt["workers"]} == shown.pids
-
-
-def test_the_datasets_of_preprocess_are_there_with_their_rows(shown: Shown) -> None:
-    assert {dataset["state"] for dataset in shown.datasets} == {"FINISHED"}
-    assert max(dataset["total_rows"] for dataset in shown.datasets) == 7000
-
-
-def test_stacks_of_a_training_worker_can_be_read(shown: Shown) -> None:
-    assert "ray::RayTrainWorker" in shown.traceback
 
 
 def _ask(run: Run, path: str) -> str:

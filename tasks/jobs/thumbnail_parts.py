@@ -38,12 +38,9 @@ def entries(raw: Manifest, *, split: str = "") -> list[File]:
 
 
 def facts(uri: DatasetURI, raw: Manifest, *, split: str) -> pd.DataFrame | None:
-    """Return `gray`, `width`, `height`, `format` and `camera` of each row of a split; None if they are not recorded."""
+    """Return `gray`, `width`, `height`, `format` and `camera` of each row of a split; None for a download."""
     parts = [tables.read_columns(uri, file, ["gray", *_FACTS]) for file in entries(raw, split=f"{split}-")]
-    if not parts or any(part.num_columns <= len(_FACTS) for part in parts):
-        return None
-    table: pd.DataFrame = pa.concat_tables(parts).to_pandas()
-    return table
+    return pa.concat_tables(parts).to_pandas() if parts else None
 
 
 def find_pairs(

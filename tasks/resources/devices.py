@@ -82,9 +82,7 @@ def trouble(number: int | None = None) -> str | None:
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        message = _says(error)
-        advice = "update NVIDIA's driver there" if "too old" in message else "check the driver there (nvidia-smi)"
-        return f"{build} for CUDA {torch.version.cuda} says: {message}; {advice}"
+        return f"{build} for CUDA {torch.version.cuda} says: {_says(error)}; check the driver there (nvidia-smi)"
     return f"{build} finds no GPU; check CUDA_VISIBLE_DEVICES there"
 
 

@@ -21,7 +21,7 @@ from storage.uri import ALLOWED_ROOTS, redact, redact_text
 from tasks.jobs import dashboard
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.orchestration.stage import logger
-from tasks.runners.job_log import JobFailed, JobRefused
+from tasks.runners.job_log import JobFailed
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -67,17 +67,16 @@ def connect(address: str) -> "JobSubmissionClient":
 
 
 class RayHead:
-    """Jobs API at `address`, whose head may be away for minutes; `has_answered`: the address is known to be right."""
+    """Jobs API at `address`, whose head may be away for minutes."""
 
-    def __init__(self, address: str, *, has_answered: bool) -> None:
-        self._address, self._has_answered = address, has_answered
+    def __init__(self, address: str) -> None:
+        self._address = address
         self._client: JobSubmissionClient | None = None
 
     def ask(self, question: "Callable[[JobSubmissionClient], _Answer]", *, until: float) -> _Answer:
         """Return the answer; while the head is away, ask again until the monotonic clock is at `until`.
 
         Raises:
-            JobRefused: The very first question has no answer, so the address or the token is wrong.
             JobFailed: The answer is an error.
             DeadlineExceeded: The head is still away.
         """
@@ -95,8 +94,6 @@ class RayHead:
                     advice = "run again once it answers, or use a longer --stage-timeout"
                     raise DeadlineExceeded(f"{where} has not come back before the deadline; {advice}") from error
                 time.sleep(_AWAY_POLL_S)
-            except JobFailed:
-                raise
             except RuntimeError as error:
                 raise JobFailed(f"{where}: {redact_text(str(error))}") from error
             else:
@@ -105,19 +102,10 @@ class RayHead:
                 return answer
 
     def client(self) -> "JobSubmissionClient":
-        """Return the client of the Jobs API; raise `OSError` if that has answered before and does not now."""
+        """Return the client of the Jobs API; raise `OSError` if that does not answer."""
         if self._client is not None:
             return self._client
-        try:
-            self._client = connect(self._address)
-        except Exception as error:
-            if self._has_answered and isinstance(error, OSError):
-                raise
-            raise JobRefused(
-                f"RAY_ADDRESS={redact(self._address)}: no Ray Jobs API answers there: {redact_text(str(error))}; check "
-                "the address, RAY_AUTH_MODE and RAY_AUTH_TOKEN"
-            ) from error
-        self._has_answered = True
+        self._client = connect(self._address)
         if os.environ.get("RAY_AUTH_MODE") != "token":
             text = "this Ray requires no token: anybody who can reach its ports can run code on it (docs/SECURITY.md)"
             logger().warning(text)

@@ -42,7 +42,7 @@ def job_prefix(stage: str, spec: JobSpec) -> str:
 
 @contextlib.contextmanager
 def expecting_result(spec: JobSpec) -> Iterator[None]:
-    """Raise `JobFailed` if the target is not committed after a Ray job in the block, else delete the job's scratch.
+    """Raise `JobFailed` if the target is not committed after the job in the block, else delete the job's scratch.
 
     When two runs make one URI, the first to commit wins; the other may fail over that, which is a success.
     """
@@ -64,19 +64,13 @@ class InProcessRunner:
         follower = Follower(stage)
         spec = spec.model_copy(update={"threads": machine.cores()})
         write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())  # to repeat it by hand
-        try:
-            main.run_here(spec, tell=follower.line)
-        except DeadlineExceeded:
-            raise
-        except Exception as error:
-            failed = failure(errors.described(error, folder=spec.scratch))
+        with expecting_result(spec):
             try:
-                is_made = manifest.is_committed(spec.target)  # another run was faster, and this one may fail over that
-            except Exception:  # the storage does not answer now either
-                is_made = False
-            if not is_made:
-                raise failed from error
-        tidy(spec.scratch)
+                main.run_here(spec, tell=follower.line)
+            except DeadlineExceeded:
+                raise
+            except Exception as error:
+                raise failure(errors.described(error, folder=spec.scratch)) from error
 
 
 def _may_help(task: "Task[..., Any]", run: "TaskRun", state: "State[Any]") -> bool:

@@ -55,7 +55,7 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
             yield LockingRunner(InProcessRunner(), locks)
         return
     if address := capacity.cluster_address():
-        yield ClusterRunner(address, has_answered=wanted)
+        yield ClusterRunner(address)
         return
     early = _early.get([])
     in_advance = wanted and bool(early)

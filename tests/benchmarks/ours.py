@@ -27,7 +27,7 @@ from tasks.runners import local_runner
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.session import LockingRunner, session
 from tests.benchmarks.arm import passed, serve
-from tests.jobs.feeds import reader
+from tests.jobs.raw import reader
 
 LOADERS = ("resident", "streaming", "dataloader")
 """Loaders that run in the worker; with `--loader ray-data`, only that one is measured."""

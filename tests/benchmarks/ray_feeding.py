@@ -27,7 +27,7 @@ from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning import images, recipes
 from tests.benchmarks import data, ray_tutorial
 from tests.benchmarks.store import Store
-from tests.jobs.feeds import reader
+from tests.jobs.raw import reader
 
 _BATCH = 128
 _SHAPE = (28, 28, 1)

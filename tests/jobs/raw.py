@@ -1,14 +1,18 @@
 """Raw datasets of a few small images, and recipes for them."""
 
+import contextlib
 import itertools
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 
 from storage import commits, tables
-from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.jobs.spec import JobSpec, PreprocessSpec, TrainSpec
-from tasks.learning import images, recipes
+from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.jobs.train.make_loader import RankContext
+from tasks.learning import images, loop, recipes
 from tasks.learning.recipes import Data, Recipe, Training
 from tasks.runners.runner import InProcessRunner
 
@@ -64,6 +68,36 @@ def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes
     )
 
 
+def to_predict(root: Root, model: CheckpointURI, source: DatasetURI, **changes: Any) -> PredictSpec:
+    """The job that predicts every row of `source`, with `changes` of its fields."""
+    target = PredictionsURI(root.child("predictions/model-0123456789ab"))
+    spec = PredictSpec(storage=root, deadline_s=600, model=model, source=source, target=target, split=None, workers=0)
+    return spec.model_copy(update=changes)
+
+
+def reader(loader: str, **about: Any) -> RankContext:
+    """The only rank, on the CPU, with batches as they come from the DataLoader; `about` has what differs."""
+    usual: dict[str, Any] = {"rank": 0, "world_size": 1, "device": torch.device("cpu"), "threads": 1}
+    usual |= {"prepare": iter, "report": lambda folder, history: None}
+    return RankContext(loader=loader, **usual | about)
+
+
 def run(spec: JobSpec) -> None:
     """Do here what the job of `spec` would do."""
     InProcessRunner().run("stage", spec)
+
+
+def train(spec: TrainSpec, *, cut: int | None = None) -> list[int]:
+    """Do a training, which is interrupted as the epoch `cut` begins; return the epochs that it trained."""
+    epochs, run_epoch = list[int](), loop.Trainer.run_epoch
+
+    def recorded(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+        if epoch == cut:
+            raise KeyboardInterrupt
+        epochs.append(epoch)
+        return run_epoch(trainer, epoch, **how)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt) if cut else contextlib.nullcontext():
+        patch.setattr(loop.Trainer, "run_epoch", recorded)
+        run(spec)
+    return epochs

@@ -20,87 +20,81 @@ def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
 
 
 @pytest.mark.parametrize(
-    ("statistics", "summary", "details"),
+    ("statistics", "summary", "details", "is_minor"),
     [
         (
             {"raw": {"left_out": [{"reason": "not images", "count": 3, "first": ["a.txt", "b.txt"]}]}},
             "3 files left out (not images)",
             ("a.txt", "b.txt", "..."),
+            False,
+        ),
+        (
+            {"raw": {"left_out": [{"reason": "system files of Windows", "count": 1, "first": ["Thumbs.db"]}]}},
+            "1 file left out (system files of Windows)",
+            ("Thumbs.db",),
+            True,
         ),
         (
             {"prepared": {"quarantined": {"image could not be read": 3}, "quarantined_files": ["a.png (truncated)"]}},
             "3 rows excluded (image could not be read: 3)",
             ("a.png (truncated)",),
+            False,
         ),
         (
             {"prepared": {"images_in_two_classes": {"count": 1, "rows": 2, "named": ["a.png (cat), b.png (dog)"]}}},
             "1 image in more than one class, on 2 rows: every model is wrong about some of them",
             ("a.png (cat), b.png (dog)",),
+            False,
         ),
         (
             {"prepared": {"test_rows_in_train": {"count": 1234, "ids": [3, 5]}}},
             "1,234 test rows also in train or validation: the test accuracy is too good",
             ("id 3", "id 5", "..."),
+            False,
         ),
         (
             {"prepared": {"copies_in_class": {"train": 2, "validation": 0, "test": 1}}},
             "3 rows with the image of another row of the class (2 in train, 1 in test)",
             (),
+            False,
         ),
         (
             {"prepared": {"copies_in_class": {"train": 1, "test": 0}}},
             "1 row with the image of another row of the class (1 in train)",
             (),
+            True,
         ),
         (
             {"prepared": {"class_counts": _BALANCED | {"train": {"cat": 240, "dog": 60}}}},
             "unbalanced classes: 240 training rows of cat, 60 of dog; with class_weights=balanced they count alike",
             (),
+            False,
         ),
         (
             {"prepared": {"class_counts": _BALANCED | {"test": {"cat": 0, "dog": 6}}}},
             "classes without test rows: cat",
             (),
+            False,
         ),
         (
             {"checkpoint": {"steps_per_epoch": 5, "training_rows": 169, "recipe": {"training": {"batch_size": 32}}}},
             "batch_size=32 gives 5 steps an epoch; each epoch skips 9 of 169 training rows, different ones each "
             "time; use a smaller --set batch_size",
             (),
+            False,
         ),
-        (
-            {"checkpoint": {"steps_per_epoch": 5, "training_rows": 168, "recipe": {"training": {"batch_size": 32}}}},
-            None,
-            (),
-        ),
-        ({"prepared": {"test_rows_in_train": {"count": 0, "ids": []}}}, None, ()),
-        ({"prepared": {"images_in_two_classes": {"count": 0, "rows": 0, "named": []}}}, None, ()),
+        ({"prepared": {"test_rows_in_train": {"count": 0, "ids": []}}}, None, (), False),
     ],
 )
-def test_each_problem_is_stated_once_with_its_files(
-    tmp_path: Path, statistics: dict[str, dict[str, Any]], summary: str | None, details: tuple[str, ...]
+def test_each_problem_is_stated_once_with_its_files_and_what_needs_no_action_is_minor(
+    tmp_path: Path,
+    statistics: dict[str, dict[str, Any]],
+    summary: str | None,
+    details: tuple[str, ...],
+    is_minor: bool,
 ) -> None:
     raw = _committed(tmp_path, "raw", statistics.get("raw", {}))
     prepared = _committed(tmp_path, "prepared", {"class_counts": _BALANCED} | statistics.get("prepared", {}))
     checkpoint = _committed(tmp_path, "checkpoint", statistics.get("checkpoint", {}))
-    problems = find_data_problems(raw, prepared, checkpoint)
-    assert [(problem.summary, problem.details) for problem in problems] == ([(summary, details)] if summary else [])
-
-
-@pytest.mark.parametrize(
-    ("raw", "prepared", "is_minor"),
-    [
-        ({"left_out": [{"reason": "system files of Windows", "count": 1, "first": ["Thumbs.db"]}]}, {}, True),
-        ({"left_out": [{"reason": "hidden: the name begins with a dot", "count": 1, "first": [".x"]}]}, {}, True),
-        ({"left_out": [{"reason": "not images", "count": 1, "first": ["a.txt"]}]}, {}, False),
-        ({}, {"copies_in_class": {"train": 3}}, True),
-        ({}, {"copies_in_class": {"test": 3}}, False),
-    ],
-)
-def test_what_needs_no_action_is_not_in_the_banner(
-    tmp_path: Path, raw: dict[str, Any], prepared: dict[str, Any], is_minor: bool
-) -> None:
-    prepared = {"class_counts": _BALANCED} | prepared
-    manifests = (_committed(tmp_path, "raw", raw), _committed(tmp_path, "prepared", prepared))
-    (problem,) = find_data_problems(*manifests, _committed(tmp_path, "checkpoint", {}))
-    assert problem.is_minor is is_minor
+    problems = [(one.summary, one.details, one.is_minor) for one in find_data_problems(raw, prepared, checkpoint)]
+    assert problems == ([(summary, details, is_minor)] if summary else [])

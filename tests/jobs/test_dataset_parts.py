@@ -21,32 +21,18 @@ def rows(slices: list[Slice]) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 64])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-class TestShard:
-    def test_ranks_together_have_every_row_once_and_in_order(self, sizes: list[int], world_size: int) -> None:
-        files = listed(sizes)
-        shards = [shard(files, rank=rank, world_size=world_size) for rank in range(world_size)]
-        assert [row for one in shards for row in rows(one)] == rows(whole_files(files))
-        assert len(rows(whole_files(files))) == sum(sizes)
-
-    def test_ranks_have_as_many_rows_give_or_take_one(self, sizes: list[int], world_size: int) -> None:
-        files = listed(sizes)
-        counts = [len(rows(shard(files, rank=rank, world_size=world_size))) for rank in range(world_size)]
+@pytest.mark.parametrize("batch_size", [None, 100, 128])
+def test_ranks_together_have_every_row_once_and_in_order_and_rows_for_all_whole_batches(
+    sizes: list[int], world_size: int, batch_size: int | None
+) -> None:
+    files, ranks = listed(sizes), range(world_size)
+    shards = [shard(files, rank=rank, world_size=world_size, batch_size=batch_size) for rank in ranks]
+    assert [row for one in shards for row in rows(one)] == rows(whole_files(files))
+    assert all(part.start < part.stop for one in shards for part in one), "a file is read for nothing"
+    counts = [len(rows(one)) for one in shards]
+    if batch_size is None:
         assert max(counts) - min(counts) <= 1
-
-    def test_no_file_is_read_for_nothing(self, sizes: list[int], world_size: int) -> None:
-        files = listed(sizes)
-        slices = [part for rank in range(world_size) for part in shard(files, rank=rank, world_size=world_size)]
-        assert all(part.start < part.stop for part in slices)
-
-    def test_ranks_that_share_batches_have_rows_for_all_of_them(self, sizes: list[int], world_size: int) -> None:
-        files, total = listed(sizes), sum(sizes)
-        for batch_size in (world_size, 2 * world_size, 100, 128):
-            shards = [
-                shard(files, rank=rank, world_size=world_size, batch_size=batch_size) for rank in range(world_size)
-            ]
-            assert [row for one in shards for row in rows(one)] == rows(whole_files(files))
-            shares = [local_batch_size(batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
-            for one, share in zip(shards, shares, strict=True):
-                assert len(rows(one)) >= total // batch_size * share
-            if batch_size % world_size == 0:
-                assert shards == [shard(files, rank=rank, world_size=world_size) for rank in range(world_size)]
+    else:
+        shares = [local_batch_size(batch_size, rank=rank, world_size=world_size) for rank in ranks]
+        assert sum(shares) == batch_size and max(shares) - min(shares) <= 1
+        assert all(count >= sum(sizes) // batch_size * share for count, share in zip(counts, shares, strict=True))

@@ -1,31 +1,20 @@
 """Encoded images: the same rows as decoded ones, and random draws that depend on no task or loader."""
 
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import ray
-import torch
 
 from storage import manifest, tables
-from storage.uri import URI, DatasetURI, PredictionsURI, Root
-from tasks.jobs.backends.in_process import InProcessBackend
-from tasks.jobs.predict import job as predict
-from tasks.jobs.spec import PredictSpec
-from tasks.jobs.train import choices, make_loader
-from tasks.jobs.train.ray_loader import RayDataRows
-from tasks.learning import images, loop, recipes
-from tasks.learning.recipes import Recipe
-from tasks.learning.transforms import Transform, crop
+from storage.uri import URI, DatasetURI, Root
+from tasks.learning import images, recipes
+from tasks.learning.transforms import Transform
 from tests import photographs
 from tests.image_folder import BROKEN, encoded, write_folder
-from tests.jobs.feeds import reader
+from tests.jobs import raw
 from tests.jobs.raw import run
-from tests.rays import token_of_its_own
 
 _SHAPE = (16, 16, 3)
 _RECIPE = photographs.RECIPE
@@ -48,16 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepared(folder: Path) -> DatasetURI:
     """The prepared dataset of encoded images."""
     return DatasetURI(str(folder / "files/datasets/prepared/photos-0123456789ab"))
-
-
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    """A Ray of the tests' own."""
-    with token_of_its_own():
-        options = {"include_dashboard": False, "logging_level": "WARNING", "object_store_memory": 10**8}
-        ray.init(address="local", num_cpus=2, **options)
-        yield
-        ray.shutdown()
 
 
 def pixels_of(uri: DatasetURI, *splits: str) -> dict[tuple[str, int], bytes]:
@@ -101,43 +80,6 @@ def test_prepared_statistics_are_those_of_the_decoded_pixels(folder: Path, prepa
     assert new.statistics["quarantined_files"] == old.statistics["quarantined_files"]
 
 
-def loader(
-    uri: DatasetURI, *, rank: int = 0, world_size: int = 1, on_ray: bool = False, recipe: Recipe = _RECIPE
-) -> loop.Loader:
-    """The loader of one rank."""
-    rows = partial(RayDataRows, prefetch_batches=1, world_size=world_size) if on_ray else None
-    here = reader("ray-data", rank=rank, world_size=world_size, rows=rows)
-    return make_loader.make_loader(recipe, uri, manifest.load(uri), here)
-
-
-def epoch(feed: loop.Loader, number: int) -> list[tuple[list[Any], list[Any]]]:
-    """Every batch of training and validation rows."""
-    batches = [*feed.train_batches(epoch=number, batch_size=4), *feed.validation_batches(batch_size=4)]
-    assert all(pixels.dtype == torch.uint8 and pixels.shape[1:] == _SHAPE for pixels, _ in batches)
-    return [(pixels.tolist(), labels.tolist()) for pixels, labels in batches]
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_tasks_give_every_rank_the_batches_that_it_would_transform_itself_and_every_row_once(
-    prepared: DatasetURI, local_ray: None, monkeypatch: pytest.MonkeyPatch, world_size: int
-) -> None:
-    monkeypatch.setattr(make_loader, "WINDOW_ROWS", 12)
-    monkeypatch.setattr(make_loader, "WINDOW_BATCHES", 1)
-    seen: dict[str, list[bytes]] = {"train": [], "validation": []}
-    for rank in range(world_size):
-        ours, alone = (loader(prepared, rank=rank, world_size=world_size, on_ray=on_ray) for on_ray in (True, False))
-        assert ours.num_train_rows() == alone.num_train_rows()
-        first = epoch(ours, 1)
-        assert first == epoch(alone, 1) != epoch(alone, 2)
-        assert epoch(ours, 2) == epoch(alone, 2)
-        seen["train"] += [pixels.numpy().tobytes() for pixels, _ in ours.train_batches(epoch=1, batch_size=1)]
-        seen["validation"] += [pixels.numpy().tobytes() for pixels, _ in ours.validation_batches(batch_size=1)]
-    transform = Transform(_RECIPE, _SHAPE)
-    for split, number in (("train", 1), ("validation", None)):
-        rows = transform(tables.read_split(prepared, split), epoch=number)["image"].to_pylist()
-        assert sorted(seen[split]) == sorted(rows)
-
-
 def test_a_rows_draws_depend_on_seed_epoch_and_id_alone(prepared: DatasetURI) -> None:
     table = tables.read_split(prepared, "train")
     transform = Transform(_RECIPE, _SHAPE)
@@ -169,58 +111,26 @@ def test_each_augmentation_changes_pixels_and_flip_mirrors_them(channels: int) -
     assert all((changed != plain).any() for changed in others)
 
 
-@pytest.mark.parametrize(("height", "width"), [(40, 60), (1, 500), (500, 1)])
-def test_a_crop_lies_in_the_image_and_has_at_least_its_share(height: int, width: int) -> None:
-    random = np.random.default_rng(0)
-    for _ in range(200):
-        top, left, h, w = crop(height, width, smallest=0.25, random=random)
-        assert 0 <= top <= height - h and 0 <= left <= width - w and h > 0 and w > 0
-        assert min(height, width) == 1 or h * w > 0.22 * height * width, "rounding costs little"
-
-
-def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predicts_encoded_rows(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predicts_every_row_with_an_image(
+    prepared: DatasetURI, tmp_path: Path
 ) -> None:
     whole, cut = (photographs.trains(Root(str(tmp_path)), prepared, name) for name in ("whole", "cut"))
     run(whole)
-    run_epoch = loop.Trainer.run_epoch
-
-    def interrupted(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
-        if epoch == 2:
-            raise KeyboardInterrupt
-        return run_epoch(trainer, epoch, **how)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "run_epoch", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(cut)
+    raw.train(cut, cut=2)
     run(cut)
     weights = [
         [file.sha256 for file in manifest.load(one.target).files if "weights" in file.path] for one in (whole, cut)
     ]
     assert weights[0] == weights[1] and weights[0]
     assert manifest.load(cut.target).statistics["loader"] == "ray-data"
-    target = PredictionsURI(str(tmp_path / "predictions-0123456789ab"))
-    predict.run(
-        PredictSpec(
-            storage=Root(str(tmp_path)),
-            deadline_s=60,
-            model=cut.target,
-            source=prepared,
-            target=target,
-            split="test",
-            workers=0,
-        ),
-        InProcessBackend(),
-    )
-    assert manifest.load(target).rows == len(tables.read_split(prepared, "test"))
-
-
-def test_a_recipe_for_images_stored_otherwise_is_refused(prepared: DatasetURI, tmp_path: Path) -> None:
-    decoded = recipes.override(_RECIPE, {"store": "pixels"})
-    spec = photographs.trains(Root(str(tmp_path)), prepared, "other").model_copy(update={"recipe": decoded})
-    with pytest.raises(ValueError, match=r"store must be files, as in .*, got 'pixels'"):
-        choices.choose_loader(spec, manifest.load(prepared), workers=1)
+    source = DatasetURI(str(prepared).replace("/prepared/", "/raw/"))
+    spec = raw.to_predict(Root(str(tmp_path)), cut.target, source)
+    run(spec)
+    rows = tables.read_split(spec.target, "train")
+    is_missing = tables.read_split(source, "train")["image"].is_null()
+    assert rows["id"] == tables.read_split(source, "train")["id"]
+    assert rows["prediction"].is_null() == rows["probability_pears"].is_null() == is_missing
+    assert manifest.load(spec.target).statistics["unpredicted"] == len(BROKEN)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +139,6 @@ def test_a_recipe_for_images_stored_otherwise_is_refused(prepared: DatasetURI, t
         ({"store": "pixels", "crop_scale": 0.3}, r"crop_scale needs store=files, got 0.3 with store=pixels"),
         ({"source": "mnist"}, r"store must be pixels for source=mnist"),
         ({"loader": "resident"}, r"loader must be auto, streaming or ray-data with store=files, got"),
-        ({"loader": "dataloader"}, r"loader must be auto, streaming or ray-data with store=files, got"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(changed: dict[str, Any], named: str) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from storage import commits, error_policy, files, lease, manifest
-from storage.uri import URI, DatasetURI, PredictionsURI, Root
+from storage import commits, files, lease, manifest
+from storage.uri import DatasetURI, Root
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.jobs.spec import PredictSpec, TrainSpec
-from tasks.jobs.train import single_process, train_loop
-from tasks.learning import checkpoint, loop, training_state, user_code
+from tasks.jobs.spec import TrainSpec
+from tasks.jobs.train import attempts, train_loop
+from tasks.learning import loop, training_state, user_code
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.modeling import Classifier
 from tasks.runners.job_log import JobFailed, JobRefused
@@ -37,31 +37,24 @@ def history_of(spec: TrainSpec) -> list[EpochMetrics]:
     return [EpochMetrics(**row) for row in manifest.load(spec.target).statistics["history"]]
 
 
-_TRANSFORMS = {"policy": "trivial", "erasing": 0.5, "mixup": 0.2, "cutmix": 1.0, "class_weights": "balanced"}
+_DRAWING = {
+    "model": "drawing",
+    "policy": "trivial",
+    "erasing": 0.5,
+    "mixup": 0.2,
+    "cutmix": 1.0,
+    "class_weights": "balanced",
+}
+"""A model that draws random numbers, with all augmentations that do."""
 
 
-@pytest.mark.parametrize("changes", [{}, {"model": "drawing"}, _TRANSFORMS], ids=["small", "drawing", "transforms"])
 def test_training_that_was_cut_off_goes_on_to_the_same_weights(
-    prepared: DatasetURI,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    changes: dict[str, Any],
+    prepared: DatasetURI, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root, usual = Root(str(tmp_path)), {"epochs": 4, **changes}
-    whole, cut = (raw.to_train(root, prepared, name=name, **usual) for name in ("whole", "cut"))
+    root = Root(str(tmp_path))
+    whole, cut = (raw.to_train(root, prepared, name=name, epochs=4, **_DRAWING) for name in ("whole", "cut"))
     run(whole)
-    run_epoch = loop.Trainer.run_epoch
-
-    def interrupted(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
-        if epoch == 4:
-            raise KeyboardInterrupt
-        return run_epoch(trainer, epoch, **how)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "run_epoch", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(cut)
+    raw.train(cut, cut=4)
     left = {name for name in files.children(cut.scratch.child("attempt-1")) if name.startswith("epoch-")}
     assert "epoch-0003" in left and len(left) <= 3, "the newest checkpoint, the one before and the best are kept"
     assert lease.holder(cut.storage, cut.target) is None
@@ -76,44 +69,6 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     split = manifest.load(prepared).statistics["split"]
     assert manifest.load(cut.target).statistics["split"] == split, "what a warm start is compared with"
     assert split == {"split_seed": 0, "validation_fraction": 0.25, "group": "none", "store": "pixels"}
-
-
-def test_an_epochs_checkpoint_is_written_while_the_next_one_trains(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    second, met = threading.Event(), []
-    run_epoch, write = loop.Trainer.run_epoch, checkpoint.write
-
-    def trains(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
-        if epoch == 2:
-            second.set()
-        return run_epoch(trainer, epoch, **how)
-
-    def writes(folder: URI, snapshot: checkpoint.Snapshot) -> None:
-        if snapshot.meta.epoch == 1:
-            met.append(second.wait(60))
-        write(folder, snapshot)
-
-    monkeypatch.setattr(loop.Trainer, "run_epoch", trains)
-    monkeypatch.setattr(checkpoint, "write", writes)
-    run(raw.to_train(Root(str(tmp_path)), prepared, epochs=2))
-    assert met == [True]
-
-
-def test_nobody_is_told_of_a_checkpoint_that_could_not_be_written(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-
-    def fails(folder: URI, snapshot: checkpoint.Snapshot) -> None:
-        raise error_policy.DiskFull("the disk is full")
-
-    monkeypatch.setattr(checkpoint, "write", fails)
-    monkeypatch.setattr(single_process, "keep_newest_and_best", lambda folder, history, **how: told.append(folder))
-    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=2)
-    with pytest.raises(JobRefused, match="the disk is full"):
-        run(spec)
-    assert told == [] and not files.exists(spec.target.child(manifest.NAME))
 
 
 def test_a_job_that_fails_because_another_run_was_faster_is_no_failure(
@@ -166,22 +121,6 @@ def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: Datas
         run(spec)
     with pytest.raises(JobRefused, match=r"^WrongBatchSize: batch_size must be at least .* got 1000 with 1 worker"):
         run(raw.to_train(Root(str(tmp_path)), prepared, batch_size=1000))
-
-
-def test_what_a_large_batch_leaves_out_is_recorded(prepared: DatasetURI, tmp_path: Path) -> None:
-    rows = sum(file.rows or 0 for file in manifest.load(prepared).split("train"))
-    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1, batch_size=rows // 2 + 1)
-    run(spec)
-    statistics = manifest.load(spec.target).statistics
-    assert (statistics["steps_per_epoch"], statistics["training_rows"]) == (1, rows)
-
-
-def test_compiling_without_a_compiler_is_permanent_and_told_with_the_next_step(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(JobRefused, match="there is no 'no-such-compiler' on node .*; install g"):
-        run(raw.to_train(Root(str(tmp_path)), prepared, compile=True))
 
 
 def test_memory_that_does_not_suffice_is_permanent_and_any_other_error_is_not(
@@ -249,46 +188,28 @@ def test_every_epochs_line_has_its_figures_and_for_what_it_waited(
         assert len([said for said in caplog.messages if re.fullmatch(line, said)]) == 1, caplog.messages
 
 
-def test_attempts_that_trained_on_other_bytes_are_not_gone_on_with(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_attempt_that_trained_on_other_bytes_is_refused_with_the_next_step(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Root(str(tmp_path))
     spec = raw.to_train(root, DatasetURI(root.child(f"datasets/prepared/{prepared.name}")), epochs=2)
     shutil.copytree(prepared, spec.source)
-    run_epoch = loop.Trainer.run_epoch
-
-    def interrupted(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
-        if epoch == 2:
-            raise KeyboardInterrupt
-        return run_epoch(trainer, epoch, **how)
-
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "run_epoch", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(attempts, "finish", lambda *_, **__: 1 / 0)
+        with pytest.raises(JobFailed, match="ZeroDivisionError"):
             run(spec)
     made = manifest.load(spec.source)
     files.remove(spec.source.child(manifest.NAME))
     others = made.model_copy(update={"files": made.files[1:], "digest": None})  # a part is missing: other bytes
     files.put(spec.source.child(manifest.NAME), others.signed().to_json())
-    with caplog.at_level("INFO"):
+    with pytest.raises(JobRefused, match="^WrongResume: dataset: .* in the interrupted run, .* now; .* --refresh$"):
         run(spec)
-    assert "WARNING: earlier attempts that are not resumed: 1, because the bytes of" in caplog.text
-    assert "done before" not in caplog.text
-    assert manifest.changed_parent(spec.target, manifest.load(spec.target)) is None
 
 
 def test_parts_that_were_predicted_with_other_weights_are_predicted_again(prepared: DatasetURI, tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     first, other = (raw.to_train(root, prepared, epochs=1, seed=seed) for seed in (0, 1))
-    to_predict = PredictSpec(
-        storage=root,
-        deadline_s=600,
-        model=first.target,
-        source=prepared,
-        target=PredictionsURI(root.child("predictions/model-0123456789ab")),
-        split=None,
-        workers=0,
-    )
+    to_predict = raw.to_predict(root, first.target, prepared)
 
     def predict_again(spec: TrainSpec) -> tuple[int, list[str]]:
         """Parts that are reused by a prediction that died before its commit, once `spec` was trained anew."""

@@ -1,24 +1,19 @@
 """A worker gets its whole shard in a reproducible shuffled order, even if it does not fit in memory."""
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader
 
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tasks.learning import images
-from tasks.learning.loop import Batch
 from tests.jobs import raw
-from tests.jobs.feeds import reader
+from tests.jobs.raw import reader
 from tests.runs import CHECKOUT
 
 _SHAPE = (128, 128, 1)
@@ -32,7 +27,7 @@ from storage import manifest, process
 from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tasks.learning.recipes import Data, Recipe, Training
-from tests.jobs.feeds import reader
+from tests.jobs.raw import reader
 
 process.keep_memory()
 torch.set_num_threads(1)
@@ -97,10 +92,6 @@ def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: Dataset
     assert feed(kind, large) == 0
 
 
-def test_the_resident_loader_exceeds_that_memory(large: DatasetURI) -> None:
-    assert feed("resident", large) == -signal.SIGKILL
-
-
 def test_reading_all_rows_at_the_start_counts_as_progress(prepared: DatasetURI) -> None:
     recipe, beats = (
         raw.recipe(),
@@ -108,30 +99,3 @@ def test_reading_all_rows_at_the_start_counts_as_progress(prepared: DatasetURI) 
     )
     make_loader(recipe, prepared, manifest.load(prepared), reader("resident", beat=lambda: beats.append(None)))
     assert beats, "the watchdog would end a worker that reads for long"
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_dataloader_pins_its_batches_for_a_gpu_alone(prepared: DatasetURI, device: str) -> None:
-    recipe, is_pinned = (
-        raw.recipe(),
-        list[bool](),
-    )
-
-    def prepare(batches: DataLoader[Batch]) -> Iterator[Batch]:
-        is_pinned.append(batches.pin_memory)
-        yield from ()
-
-    here = reader("dataloader", device=torch.device(device), prepare=prepare)
-    loader = make_loader(recipe, prepared, manifest.load(prepared), here)
-    for rows in (loader.train_batches(epoch=1, batch_size=100), loader.validation_batches(batch_size=100)):
-        assert not list(rows)
-    assert is_pinned == [device == "cuda"] * 2
-
-
-def test_streamed_batches_are_on_the_device_that_computes(large: DatasetURI) -> None:
-    recipe = raw.recipe(loader="streaming")
-    loader = make_loader(recipe, large, manifest.load(large), reader("streaming", device=torch.device("meta")))
-    for batches in (loader.train_batches(epoch=1, batch_size=100), loader.validation_batches(batch_size=100)):
-        pixels, labels = next(iter(batches))
-        assert (pixels.device.type, pixels.shape) == ("meta", (100, *_SHAPE))
-        assert (labels.device.type, labels.shape) == ("meta", (100,))

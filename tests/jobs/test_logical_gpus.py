@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from storage import manifest
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage.uri import DatasetURI, Root
 from tasks.jobs.nodes import ASKED, NODES, Node
-from tasks.jobs.spec import PredictSpec, TrainSpec
+from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import worker
 from tasks.resources import devices
 from tasks.runners import node_checks
@@ -29,53 +28,6 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the GPUs of this machine are real"),
     pytest.mark.timeout(900),
 ]
-_POOL = """
-import json, os, sys, time
-import ray
-from pathlib import Path
-from tasks.jobs.backends.ray import RayBackend, configure
-from tasks.jobs.spec import PredictSpec
-
-called = Path(sys.argv[2])
-
-class Actor:
-    def __init__(self, *, spec, threads, sharing, device):
-        self.about, self.running = {"threads": threads, "sharing": sharing, "device": device}, 0
-
-    def __call__(self, batch):
-        self.running += 1
-        (called / str(os.getpid())).touch()
-        while len(list(called.iterdir())) < 8:  # none may take the parts of those that start later
-            time.sleep(0.05)
-        held = ray.get_runtime_context().get_accelerator_ids()["GPU"]
-        found = {"held": held, "visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid(), **self.about}
-        found["running"] = self.running
-        self.running -= 1
-        return {"found": [json.dumps(found)] * len(batch["index"])}
-
-ray.init(logging_level="WARNING")
-configure(max_cpus=None)
-spec = PredictSpec.model_validate_json(sys.argv[1])
-rows = RayBackend(threads=None).pool(Actor, [{"index": index} for index in range(80)], spec)
-print(json.dumps([json.loads(row["found"]) for row in rows]))
-"""
-_PREDICT = """
-import json, sys
-import ray
-from storage.uri import URI
-from tasks.jobs import errors
-from tasks.jobs.backends.ray import RayBackend, configure
-from tasks.jobs.predict.job import Predictor
-from tasks.jobs.spec import PredictSpec
-
-ray.init(logging_level="WARNING")
-configure(max_cpus=None)
-spec = PredictSpec.model_validate_json(sys.argv[1])
-try:
-    list(RayBackend(threads=None).pool(Predictor, [{"index": 0, "file": sys.argv[3]}], spec))
-except Exception as error:
-    print(json.dumps(errors.described(error, folder=URI(sys.argv[2]))))
-"""
 _TRAIN = """
 import json, os, sys, time
 import ray
@@ -117,15 +69,6 @@ def env() -> Iterator[Mapping[str, str]]:
         ray.child.end()
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
-    """About 150 rows of 12 x 12 pixels."""
-    root = Root(str(tmp_path_factory.mktemp("prepared")))
-    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
-    raw.run(spec)
-    return spec.target
-
-
 def run(program: str, *arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program, *arguments], env=dict(env), capture_output=True, text=True)
 
@@ -134,33 +77,6 @@ def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> TrainSpec:
     """The job of a cluster that trains on `prepared` with one worker per GPU."""
     spec = raw.to_train(Root(str(folder)), prepared, model="small-cnn")
     return spec.model_copy(update={"workers": None, **changes})
-
-
-def to_predict(folder: Path) -> PredictSpec:
-    """The job of a cluster that predicts with one worker per GPU."""
-    root = Root(str(folder))
-    return PredictSpec(
-        storage=root,
-        deadline_s=60,
-        model=CheckpointURI(root.child("checkpoints/small-0123456789ab")),
-        source=DatasetURI(root.child("datasets/raw/small-0123456789ab")),
-        target=PredictionsURI(root.child("predictions/small-0123456789ab")),
-        split=None,
-        workers=None,
-    )
-
-
-@pytest.mark.slow
-def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(env: Mapping[str, str], tmp_path: Path) -> None:
-    (tmp_path / "called").mkdir()
-    done = run(_POOL, to_predict(tmp_path).model_dump_json(), str(tmp_path / "called"), env=env)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 8, 1)}
-    assert max(one["running"] for one in found) == 2, "while a part is computed, the next one is read"
-    by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
-    assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(8)]
-    assert all(held == [visible] for held, visible in by_actor.values())
 
 
 @pytest.mark.parametrize("device", ["cuda:3", "cpu"], ids=["of several", "of none"])
@@ -184,31 +100,6 @@ def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared
     assert [one["rank"] for one in found] == list(range(8)) and {one["world_size"] for one in found} == {8}
     assert sorted(one["device"] for one in found) == [f"cuda:{number}" for number in range(8)]
     assert sorted(one["held"][0] for one in found) == [str(number) for number in range(8)]
-
-
-@pytest.mark.slow
-def test_a_worker_with_a_gpu_that_torch_cannot_use_ends_the_job_at_once_and_names_its_node(
-    env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
-) -> None:
-    spec = to_train(tmp_path, prepared, workers=1)
-    file = tmp_path / "spec.json"
-    file.write_text(spec.model_dump_json())
-    done = run("from tasks.jobs.main import main; main('train')", str(file), env=env)
-    (error,) = [json.loads(line.partition("::error ")[2]) for line in done.stdout.splitlines() if "::error " in line]
-    assert (error["type"], error["permanent"]) == ("UnusableGpu", True), error["message"]
-    assert error["message"].startswith("torch cannot use a GPU on node ") and "--set device=cpu" in error["message"]
-
-
-@pytest.mark.slow
-def test_an_actor_with_a_gpu_that_torch_cannot_use_does_not_predict_on_the_cpu(
-    env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
-) -> None:
-    spec = to_predict(tmp_path).model_copy(update={"source": prepared})
-    part = manifest.load(prepared).split("test")[0].model_dump_json()
-    done = run(_PREDICT, spec.model_dump_json(), str(tmp_path), part, env=env)
-    error = json.loads(done.stdout.splitlines()[-1])
-    assert (error["type"], error["permanent"]) == ("UnusableGpu", True), error["message"]
-    assert error["message"].startswith("torch cannot use a GPU on node ") and "--set device=cpu" in error["message"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
@@ -15,7 +14,7 @@ from storage.manifest import Manifest
 from storage.uri import URI, Root
 from tasks.jobs import row_origins
 from tasks.jobs.preprocess import near_duplicates
-from tasks.learning import recipes, thumbnails
+from tasks.learning import recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
@@ -113,6 +112,7 @@ def test_planted_copies_are_found_named_by_kind_told_and_shown_and_hardly_any_ot
         assert one.size == (32, 32) and np.abs(difference).mean() < 12, "the images of this pair"
 
 
+@pytest.mark.parametrize("root", ["local"], indirect=True)
 def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_before(
     tmp_path: Path, root: Root
 ) -> None:
@@ -131,40 +131,6 @@ def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_
     of_before = sides(usual)
     others = split.keys() - {path for pair in planted for path in pair}
     assert sum(split[path] == of_before[path] for path in others) >= len(others) - 4, "single images stay"
-
-
-def test_result_is_the_same_to_the_byte_if_made_again(tmp_path: Path) -> None:
-    write(tmp_path / "photos", has_splits=False)
-    first = prepared(planned(tmp_path, "group=near-duplicates"))
-    (tmp_path / "root").rename(tmp_path / "elsewhere")
-    assert prepared(planned(tmp_path, "group=near-duplicates")).files == first.files
-
-
-def test_rows_of_a_group_have_the_digest_of_one_whatever_their_order() -> None:
-    rows = pd.DataFrame({"digest": [50, 10, 40, 30, 40, 20]})
-    pairs = np.array([[0, 2], [4, 3]])  # rows 2 and 4 are equal images, so all but 1 and 5 are one group
-    assert near_duplicates.keep_together(rows, pairs)["digest"].tolist() == [30, 10, 30, 30, 30, 20]
-    turned = near_duplicates.keep_together(rows[::-1].reset_index(drop=True), 5 - pairs)
-    assert turned["digest"].tolist() == [20, 30, 30, 30, 10, 30]
-
-
-def test_many_equal_images_are_one_group_in_little_time() -> None:
-    array = np.repeat(np.frombuffer(thumbnails.of_image(photos(1)[0]), np.uint8)[None], 5000, axis=0)
-    pairs, distances = thumbnails.find_pairs(thumbnails.hashes(array), lambda rows: array[rows])
-    assert len(pairs) <= 16 * 5000 and not distances.any()
-    assert not thumbnails.groups(pairs, 5000).any()
-
-
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_few_images_have_no_pairs(count: int) -> None:
-    array = np.frombuffer(b"".join(map(thumbnails.of_image, photos(count))), np.uint8).reshape(-1, thumbnails.SIZE)
-    pairs, distances = thumbnails.find_pairs(thumbnails.hashes(array), lambda rows: array[rows])
-    assert (len(pairs), len(distances)) == (0, 0)
-
-
-def test_downloads_are_not_compared_and_cannot_be_grouped() -> None:
-    with pytest.raises(ValueError, match="group must be none for source=mnist, got 'near-duplicates'"):
-        recipes.override(recipes.load("mnist-resnet18"), ["split.group=near-duplicates"])
 
 
 def test_raw_dataset_without_thumbnails_cannot_be_grouped_and_is_refused_in_time(tmp_path: Path) -> None:

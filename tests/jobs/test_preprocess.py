@@ -1,47 +1,24 @@
 """Preprocess excludes, counts and lists bad rows, and refuses unusable data sets."""
 
-import os
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import ray
-from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
 
-from storage import commits, files, manifest, tables
-from storage.manifest import File, Manifest
-from storage.uri import URI, DatasetURI, Root
-from tasks.jobs import errors
-from tasks.jobs.backends import ray as on_ray
-from tasks.jobs.backends.base import StageBackend
+from storage import commits, manifest, tables
+from storage.manifest import Manifest
+from storage.uri import DatasetURI, Root
 from tasks.jobs.backends.in_process import InProcessBackend
-from tasks.jobs.backends.ray import RayBackend
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.preprocess.job import exact_sums
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
-from tests.rays import token_of_its_own
 
 CLASSES = ("cat", "dog")
 COLUMNS = images.schema((2, 2, 1), CLASSES)
-ON_RAY = RayBackend(threads=2)
-
-
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    """A Ray of the tests' own."""
-    with token_of_its_own() as patch:
-        options = {"include_dashboard": False, "logging_level": "WARNING", "object_store_memory": 10**8}
-        ray.init(address="local", num_cpus=2, **options)
-        # What would else point to this Ray after its end.
-        patch.setattr(coordinator, "get_or_create_autoscaling_coordinator", None)
-        on_ray.configure(max_cpus=2)
-        yield
-        ray.shutdown()
 
 
 def rows(start: int, count: int, **changes: dict[int, Any]) -> pa.Table:
@@ -67,7 +44,6 @@ def prepare(
     *,
     said: pa.Schema = COLUMNS,
     limit: float = 0.2,
-    backend: StageBackend = ON_RAY,
     is_user_images: bool = False,
 ) -> Manifest:
     """What the job makes of a raw dataset whose manifest says the schema `said`."""
@@ -83,7 +59,7 @@ def prepare(
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
     preprocess.run(
         PreprocessSpec(storage=Root(str(folder)), deadline_s=600, source=raw, target=prepared, parameters=parameters),
-        backend,
+        InProcessBackend(),
     )
     return manifest.load(prepared)
 
@@ -101,17 +77,6 @@ def test_sums_of_pixels_are_exact_and_take_little_memory_however_many_there_are(
     assert peak < pixels.nbytes
 
 
-@pytest.mark.usefixtures("local_ray")
-def test_parts_are_not_written_by_processes_of_their_own_on_a_local_ray(tmp_path: Path) -> None:
-    def whose(_: pa.Table) -> pa.Table:
-        return pa.table({"own": ["RAY_DATA_SHUFFLE_REDUCE_WORKER" in os.environ]})
-
-    raw = DatasetURI(f"{tmp_path}/raw-0123456789ab")
-    listed = [tables.write_part(raw, rows(0, 40), split="train", index=0)]
-    by_turns = np.array([[row % 2, row // 2] for row in range(40)])
-    assert list(ON_RAY.regroup(raw, [(listed, by_turns)], whose)) == [{"own": False}] * 2
-
-
 BAD_ROWS: dict[str, dict[int, Any]] = {
     "id": {4: 3, 5: None, 6: -7},
     "label": {7: None, 8: 2, 9: -1},
@@ -127,7 +92,6 @@ REASONS = {
 }
 
 
-@pytest.mark.usefixtures("local_ray")
 class TestUnusableRows:
     def test_they_are_left_out_counted_by_reason_and_listed_and_all_others_are_kept(self, tmp_path: Path) -> None:
         made = prepare(tmp_path, rows(0, 40, **BAD_ROWS), rows(100, 10))
@@ -138,17 +102,6 @@ class TestUnusableRows:
         assert list(listed.columns) == ["row", "id", "label", "reason", "source"]
         kept = [row["id"] for split in ("train", "validation") for row in tables.read_split(target, split).to_pylist()]
         assert sorted(kept) == [*range(4), *range(11, 40)]
-
-    def test_what_is_prepared_without_ray_is_the_same_to_the_byte(self, tmp_path: Path) -> None:
-        with_ray, without = (
-            prepare(tmp_path / name, rows(0, 40, **BAD_ROWS), rows(100, 10), backend=backend)
-            for name, backend in (("with", ON_RAY), ("without", InProcessBackend()))
-        )
-        assert without.files == with_ray.files
-        splits = {file.split for file in without.files}
-        assert splits == {"train", "validation", "test", "quarantine", None}, "all are compared, and the digests too"
-        differing = {name for name, value in without.statistics.items() if value != with_ray.statistics[name]}
-        assert differing <= {"seconds"}
 
     def test_more_than_the_limit_of_them_is_refused_with_counts_and_reasons(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError) as caught:
@@ -166,48 +119,19 @@ class TestUnusableRows:
         warnings = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
         assert len(warnings) == 1 and "24 test rows also in train or validation" in warnings[0]
 
-    def test_class_without_test_rows_is_told_and_counted_as_none(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        made = prepare(tmp_path, rows(0, 40), rows(100, 10, label=dict.fromkeys(range(10), 0)))
-        assert made.statistics["class_counts"]["test"] == {"cat": 10, "dog": 0}
-        assert made.statistics["test_rows_in_train"] == {"count": 0, "ids": []}
-        assert "WARNING: classes without test rows: dog" in capsys.readouterr().out
-
     @pytest.mark.parametrize(
         ("name", "column"),
-        [
-            ("label", pa.array(["0"] * 40)),
-            ("label", pa.array([0] * 40, pa.int32())),
-            ("image", pa.array([b"12345"] * 40, pa.binary(5))),
-        ],
-        ids=["text", "int32", "size"],
+        [("label", pa.array([0] * 40, pa.int32())), ("image", pa.array([b"12345"] * 40, pa.binary(5)))],
+        ids=["int32", "size"],
     )
     def test_part_whose_columns_are_not_those_of_the_manifest_is_refused(
         self, tmp_path: Path, name: str, column: pa.Array
     ) -> None:
         table = rows(0, 40)
-        with pytest.raises(Exception) as caught:
+        with pytest.raises(ValueError) as caught:
             prepare(tmp_path, table.set_column(table.schema.get_field_index(name), name, column), rows(100, 10))
-        cause = errors.root_cause(caught.value)
-        assert isinstance(cause, ValueError)
-        expected, found = str(cause).split(", got ")
+        expected, found = str(caught.value).split(", got ")
         assert f"'{name}': '{COLUMNS.field(name).type}'" in expected and f"'{name}': '{column.type}'" in found
-
-    def test_part_that_was_changed_is_refused_by_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_part = tables.write_part
-
-        def write_another(uri: URI, table: pa.Table, **place: Any) -> File:
-            file = write_part(uri, table, **place)
-            files.put(uri.child(file.path), b"x" * file.size)
-            return file
-
-        monkeypatch.setattr(tables, "write_part", write_another)
-        with pytest.raises(Exception) as caught:
-            prepare(tmp_path, rows(0, 40), rows(100, 10))
-        cause = errors.root_cause(caught.value)
-        assert type(cause).__name__ == "Damaged"
-        assert "train/part-00000-" in str(cause) and "SHA-256" in str(cause)
 
 
 def test_images_in_two_classes_are_counted_named_told_and_kept(
@@ -215,7 +139,7 @@ def test_images_in_two_classes_are_counted_named_told_and_kept(
 ) -> None:
     cat, dog = (number.to_bytes(4, "big") for number in (2, 101))
     train, test = rows(0, 40, image={5: cat, 8: cat}), rows(100, 10, image={3: cat, 4: dog})
-    made = prepare(tmp_path, train, test, backend=InProcessBackend())
+    made = prepare(tmp_path, train, test)
     assert made.statistics["images_in_two_classes"] == {
         "count": 2,
         "rows": 6,
@@ -227,18 +151,6 @@ def test_images_in_two_classes_are_counted_named_told_and_kept(
     assert warning.endswith(": test id 1 (dog), test id 4 (cat), test id 3 (dog), train id 2 (cat)")
 
 
-def test_images_of_one_class_each_are_in_no_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cat = (0).to_bytes(4, "big")
-    made = prepare(
-        tmp_path,
-        rows(0, 40, image={2: cat, 4: cat}, label={5: None, 6: None}),
-        rows(100, 10),
-        backend=InProcessBackend(),
-    )
-    assert made.statistics["images_in_two_classes"] == {"count": 0, "rows": 0, "named": []}
-    assert "more than one class" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("is_user_images", [True, False])
 def test_copies_within_a_class_are_told_and_of_ones_own_test_images_each_counts_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_user_images: bool
@@ -246,7 +158,7 @@ def test_copies_within_a_class_are_told_and_of_ones_own_test_images_each_counts_
     cat, dog, other = (number.to_bytes(4, "big") for number in (102, 105, 2))
     train = rows(0, 40, image={8: other, 11: dog, 13: dog})
     test = rows(100, 10, image={4: cat, 6: cat, 7: dog, 8: dog})
-    made = prepare(tmp_path, train, test, limit=0, backend=InProcessBackend(), is_user_images=is_user_images)
+    made = prepare(tmp_path, train, test, limit=0, is_user_images=is_user_images)
     assert made.statistics["copies_in_class"] == {"train": 2, "test": 3}
     warning = "WARNING: 5 rows with the image of another row of the class (2 in train, 3 in test)"
     assert (warning in capsys.readouterr().out) != is_user_images, "left out: nothing needs to be done"
@@ -264,15 +176,10 @@ class TestUnusableDatasets:
     @pytest.mark.parametrize(
         ("said", "message"),
         [
-            (
-                COLUMNS.set(2, pa.field("label", pa.int8())),
-                "schema must be .*'label': 'int64'.*, got .*'label': 'int8'",
-            ),
             (COLUMNS.set(1, pa.field("image", pa.binary(5))), r"schema must be .*binary\[4\].*, got .*binary\[5\]"),
-            (COLUMNS.remove(0), "schema must be .*'id': 'int64'.*, got"),
             (COLUMNS.remove_metadata(), "has no image shape and classes"),
         ],
-        ids=["dtype", "size", "column", "metadata"],
+        ids=["size", "metadata"],
     )
     def test_wrong_schema_is_refused_with_expected_and_found(
         self, tmp_path: Path, said: pa.Schema, message: str

@@ -11,10 +11,10 @@ from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tasks.learning import images
 from tests.jobs import raw
-from tests.jobs.feeds import reader
+from tests.jobs.raw import reader
 
 _BATCH = 64
-_ROWS = {28: 40_000, 96: 8_000, 224: 3_000}
+_ROWS = {28: 40_000, 96: 8_000}
 """Rows by side in pixels: several windows of the streaming loader each."""
 
 
@@ -40,15 +40,12 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> float:
     return sum(together) / len(together) / _BATCH
 
 
-@pytest.mark.parametrize(
-    ("kind", "side"),
-    # `ray-data` gives the batches of `streaming` (test_ray_loader.py); the others permute all rows, of whatever size.
-    [("resident", 28), ("dataloader", 28), ("streaming", 28), ("streaming", 96), ("streaming", 224)],
-)
-def test_batches_of_two_epochs_share_few_rows(tmp_path: Path, kind: str, side: int) -> None:
+# `ray-data` gives the batches of `streaming` (test_on_ray.py); the others permute all rows, of whatever size.
+@pytest.mark.parametrize("side", _ROWS)
+def test_batches_of_two_epochs_share_few_rows(tmp_path: Path, side: int) -> None:
     uri, rows = _write(tmp_path, side), _ROWS[side]
     recipe = raw.recipe(batch_size=_BATCH)
-    loader = make_loader(recipe, uri, manifest.load(uri), reader(kind))
+    loader = make_loader(recipe, uri, manifest.load(uri), reader("streaming"))
     epochs = [
         torch.cat([labels for _, labels in loader.train_batches(epoch=epoch, batch_size=_BATCH)]) for epoch in (1, 2)
     ]

@@ -1,7 +1,5 @@
 """Interrupted work is resumed on whatever hardware and versions, read once, and the manifest lists all of them."""
 
-import collections
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +7,11 @@ import pytest
 import torch
 
 from storage import files, manifest
-from storage.commits import ParentChanged
-from storage.manifest import Manifest
-from storage.uri import URI, DatasetURI, PredictionsURI, Root
+from storage.uri import DatasetURI, Root
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import attempts, train_loop
-from tasks.learning import hardware, loop, models
-from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
+from tasks.learning import hardware, models
+from tasks.learning.checkpoint import META, Meta
 from tasks.learning.hardware import Hardware
 from tasks.resources import scaling
 from tasks.runners.job_log import JobFailed
@@ -41,52 +37,28 @@ def trained(tmp_path_factory: pytest.TempPathFactory, prepared: DatasetURI) -> T
 
 
 class TestTraining:
-    @pytest.fixture
-    def epochs_done(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """The epochs that are trained from here on; the one numbered `cut` is not."""
-        done: list[int] = []
-        run_epoch = loop.Trainer.run_epoch
-
-        def recorded(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
-            if epoch == self.cut:
-                raise KeyboardInterrupt
-            done.append(epoch)
-            return run_epoch(trainer, epoch, **how)
-
-        monkeypatch.setattr(loop.Trainer, "run_epoch", recorded)
-        return done
-
-    cut = 0
-
-    def interrupt(self, spec: TrainSpec, *, at: int) -> None:
-        """Train the epochs before `at`."""
-        self.cut = at
-        with pytest.raises(KeyboardInterrupt):
-            run(spec)
-        self.cut = 0
-
     @staticmethod
     def torch_was(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
         """From here on this is another version of torch."""
         monkeypatch.setattr(torch, "__version__", version)
 
     def test_another_torch_and_precision_go_on_where_the_first_ones_were(
-        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         spec = to_train(tmp_path, prepared, epochs=4, precision="auto")
         with monkeypatch.context() as patch:
             self.torch_was(patch, "2.99.0")
             patch.setattr(train_loop, "resolve_precision", lambda *_: "bf16")
-            self.interrupt(spec, at=4)
+            raw.train(spec, cut=4)
         monkeypatch.setattr(train_loop, "resolve_precision", lambda *_: "fp32")
-        run(spec)
+        assert raw.train(spec) == [4]
         statistics, now = manifest.load(spec.target).statistics, str(torch.__version__)
-        assert epochs_done == [1, 2, 3, 4] and statistics["resolved"]["precision"] == "fp32"
+        assert statistics["resolved"]["precision"] == "fp32"
         parts = [(part["torch"], part["precision"]) for part in statistics["hardware"]]
         assert (parts, statistics["is_reproducible"]) == ([("2.99.0", "bf16"), (now, "fp32")], False)
 
     def test_training_that_only_lacks_its_commit_is_committed_as_it_is(
-        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         spec = to_train(tmp_path, prepared)
         with monkeypatch.context() as patch:
@@ -94,24 +66,21 @@ class TestTraining:
             patch.setattr(attempts, "commit", lambda *_, **__: self.fail())
             with pytest.raises(JobFailed, match="no commit"):
                 run(spec)
-        run(spec)
+        assert raw.train(spec) == []
         statistics = manifest.load(spec.target).statistics
-        assert epochs_done == [1, 2, 3] and statistics["is_reproducible"]
+        assert statistics["is_reproducible"]
         assert [part["torch"] for part in statistics["hardware"]] == ["2.99.0"]
 
     @staticmethod
     def fail() -> None:
         raise RuntimeError("no commit")
 
-    @pytest.mark.parametrize(
-        ("before", "now", "is_mixed", "used"), [(2, 1, False, 2), (1, 2, False, 1), (2, 1, True, 1), (1, 2, True, 1)]
-    )
+    @pytest.mark.parametrize(("before", "now", "is_mixed", "used"), [(2, 1, False, 2), (2, 1, True, 1)])
     def test_resume_takes_the_threads_of_another_machine_only_as_far_as_this_one_has_them(
         self,
         prepared: DatasetURI,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        epochs_done: list[int],
         before: int,
         now: int,
         is_mixed: bool,
@@ -120,19 +89,18 @@ class TestTraining:
         spec, threads = to_train(tmp_path, prepared), torch.get_num_threads()
         try:
             monkeypatch.setattr(scaling, "threads_here", lambda *_, **__: before)
-            self.interrupt(spec, at=2)
+            raw.train(spec, cut=2)
             monkeypatch.setattr(scaling, "threads_here", lambda *_, **__: now)
             if is_mixed:
                 self.torch_was(monkeypatch, "2.99.0")
-            self.interrupt(spec, at=3)
-            assert (epochs_done, torch.get_num_threads()) == ([1, 2], used)
+            assert (raw.train(spec, cut=3), torch.get_num_threads()) == ([2], used)
         finally:
             torch.set_num_threads(threads)
         _, meta = next(attempts.described(spec.scratch))
         assert (meta.epoch, meta.resolved["threads"]) == (2, used)
 
     def test_training_of_a_gpu_goes_on_without_one(
-        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         spec, here = to_train(tmp_path, prepared), Hardware.here
 
@@ -141,58 +109,19 @@ class TestTraining:
 
         with monkeypatch.context() as patch:
             patch.setattr(Hardware, "here", there)
-            self.interrupt(spec, at=3)
+            raw.train(spec, cut=3)
         for place in Path(spec.scratch).glob(f"attempt-1/epoch-*/{META}"):
             meta = Meta.model_validate_json(place.read_bytes())
             was = meta.model_copy(update={"resolved": meta.resolved | {"device": "cuda", "precision": "bf16"}})
             place.write_text(was.signed().model_dump_json())
         automatic = spec.model_copy(update={"workers": None})
         assert attempts.workers_before(automatic) == 1, "`auto` keeps the number of workers that it began with"
-        run(spec)
+        assert raw.train(spec) == [3]
         statistics = manifest.load(spec.target).statistics
-        assert epochs_done == [1, 2, 3] and statistics["resolved"]["device"] == "cpu"
+        assert statistics["resolved"]["device"] == "cpu"
         assert [part["device"] for part in statistics["hardware"]] == ["cuda", "cpu"]
         (note,) = hardware.notes(statistics, what="the training")
         assert "NVIDIA H100" in note
-
-    def test_training_on_other_bytes_than_the_job_found_is_not_committed(
-        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
-    ) -> None:
-        spec = to_train(tmp_path, prepared, epochs=1)
-        with monkeypatch.context() as patch:
-            patch.setattr(Manifest, "content", property(lambda self: "what the worker found"))
-            patch.setattr(attempts, "finish", lambda *_, **__: self.fail())
-            with pytest.raises(JobFailed, match="no commit"):
-                run(spec)
-        with pytest.raises(ParentChanged, match="changed during the training"):
-            attempts.finish(spec, manifest.load(prepared), started=0.0, loader="resident")
-        assert epochs_done == [1] and not manifest.is_committed(spec.target)
-
-    def test_resuming_reads_each_checkpoint_once_and_piece_by_piece(
-        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
-    ) -> None:
-        spec, pieces, read = to_train(tmp_path, prepared), files.pieces, files.read
-        self.interrupt(spec, at=3)
-        newest, meta = next(attempts.described(spec.scratch))
-        best = newest.parent.child(f"epoch-{meta.best_epoch:04d}")
-        reads = collections.Counter[URI]()
-
-        def counted(uri: URI, **how: Any) -> Iterator[bytes]:
-            reads[uri] += 1
-            return pieces(uri, **how)
-
-        def only_small(uri: URI, **how: Any) -> bytes:
-            assert uri.name not in (WEIGHTS, TRAINING), f"{uri} is read whole"
-            return read(uri, **how)
-
-        monkeypatch.setattr(files, "pieces", counted)
-        monkeypatch.setattr(files, "read", only_small)
-        monkeypatch.setattr(attempts, "finish", lambda *_, **__: self.fail())
-        with pytest.raises(JobFailed, match="no commit"):
-            run(spec)
-        of_checkpoints = {uri: number for uri, number in reads.items() if uri.name in (WEIGHTS, TRAINING)}
-        assert of_checkpoints == {folder.child(name): 1 for folder in {newest, best} for name in (WEIGHTS, TRAINING)}
-        assert epochs_done == [1, 2, 3]
 
 
 class TestHardware:
@@ -213,15 +142,7 @@ class TestPrediction:
         root = Root(str(folder))
         place = root.child("datasets/raw/small-0123456789ab")
         rows = raw.write(root, shape=(12, 12, 1), train=60, test=30) if not files.exists(place) else DatasetURI(place)
-        return PredictSpec(
-            storage=root,
-            deadline_s=600,
-            model=trained.target,
-            source=rows,
-            target=PredictionsURI(root.child("predictions/small-0123456789ab")),
-            split=None,
-            workers=0,
-        )
+        return raw.to_predict(root, trained.target, rows)
 
     @pytest.mark.parametrize("versions", [1, 2])
     def test_parts_of_an_interrupted_run_are_used_with_whatever_version_and_the_manifest_lists_all(

@@ -1,22 +1,18 @@
 """`LeanTrainer`: the thread of its controller, and what it starts for its workers."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from ray.train import ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchConfig
 from ray.train.v2._internal.execution.controller import TrainController
-from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 from tasks.jobs.backends.tuned import trainer
 from tasks.jobs.backends.tuned.trainer import LeanTrainer
 from tasks.jobs.deadline import DeadlineExceeded, deadline
-from tests.runs import CHECKOUT
 
 
 def lean(*, workers: int, use_gpu: bool = False) -> LeanTrainer:
@@ -62,33 +58,9 @@ def test_a_deadline_ends_the_controller_with_it(controlled: Callable[[Callable[[
     assert not set(threading.enumerate()) - before
 
 
-def test_no_actor_is_started_for_datasets_or_placement_groups() -> None:
-    usual = {type(callback).__name__ for callback in TorchTrainer(print)._create_default_callbacks()}
-    left = {type(callback).__name__ for callback in lean(workers=1)._create_default_callbacks()}
-    assert usual - left == {"DatasetsCallback", "PlacementGroupCleanerCallback"}
-
-
-def test_workers_have_no_runtime_environment_of_their_own_but_the_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-    assert WorkerGroup._get_worker_runtime_env({})["env_vars"]
-    given = {"env_vars": {"NAME": "value"}}
-    assert trainer.Workers._get_worker_runtime_env(given) == given
-
-
 @pytest.mark.parametrize(
     ("workers", "use_gpu", "has_group"), [(1, False, False), (1, True, True), (2, False, True)], ids=str
 )
 def test_a_single_worker_on_cpus_gets_no_process_group(workers: int, use_gpu: bool, has_group: bool) -> None:
     config = lean(workers=workers, use_gpu=use_gpu).backend_config
     assert isinstance(config, TorchConfig) == has_group
-
-
-def test_the_trainer_of_a_single_worker_is_made_without_importing_torch() -> None:
-    code = """
-import sys
-from ray.train import ScalingConfig
-from tasks.jobs.backends.tuned.trainer import LeanTrainer
-LeanTrainer(print, timeout_s=60, scaling_config=ScalingConfig(num_workers=1))
-sys.exit("torch" in sys.modules)
-"""
-    assert subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=False).returncode == 0

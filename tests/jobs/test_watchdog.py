@@ -13,10 +13,10 @@ from tasks.jobs.train.worker import watched
 def stuck():
     time.sleep(60)
 
-with watched(limit_s=5):
+with watched(limit_s=4):
     pass
-with watched(limit_s=5) as beat:
-    for _ in range(75):
+with watched(limit_s=4) as beat:
+    for _ in range(45):
         time.sleep(0.1)
         beat()
 print("alive", flush=True)

@@ -190,30 +190,6 @@ class TestRestore:
         assert marker.exists(), "the program does nothing even when it is executed: this test cannot fail"
 
 
-class TestOtherBytes:
-    """The dataset may have been made anew since, under the same URI."""
-
-    NOW = f"{PREPARED} {'a' * 64}"
-
-    def record(self, scratch: URI, prepared: str, *epochs: int) -> None:
-        """Have these epochs' checkpoints say that they were trained on `prepared`."""
-        for epoch in epochs:
-            path = Path(scratch, EPOCHS[epoch], META)
-            meta = Meta.model_validate_json(path.read_bytes()).model_copy(update={"prepared": prepared})
-            path.write_text(meta.signed().model_dump_json())
-
-    def test_attempts_that_were_trained_on_them_go_and_others_stay(self, scratch: URI) -> None:
-        self.record(scratch, f"{PREPARED} {'b' * 64}", 1, 2)
-        self.record(scratch, self.NOW, 3)
-        assert attempts.discard_others(scratch, trained_on=self.NOW) == 1
-        assert attempts.numbers(scratch) == [2]
-
-    def test_damaged_ones_stay(self, scratch: URI) -> None:
-        self.record(scratch, self.NOW, 1, 3)
-        Path(scratch, EPOCHS[2], META).write_text("garbage")
-        assert attempts.discard_others(scratch, trained_on=self.NOW) == 0
-
-
 class TestCommit:
     def test_committed_model_gives_what_the_best_epoch_gave(
         self, run: Run, scratch: URI, target: CheckpointURI, digits: dict[str, Split]

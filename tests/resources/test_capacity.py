@@ -13,7 +13,7 @@ import pytest
 
 from tasks.resources import capacity, devices, machine
 from tasks.resources.scaling import Needs, Workers
-from tasks.runners import jobs_api, local_runner
+from tasks.runners import jobs_api
 
 
 @contextlib.contextmanager
@@ -95,9 +95,6 @@ class TestThisMachine:
         assert capacity.check_workers(2, Needs(batch_size=64)) == "local, 16 cores, 2 GPUs, at most 2 workers"
         assert capacity.check_workers(None, Needs(batch_size=128)) == "local, 16 cores, 2 GPUs, at most 2 workers"
 
-    def test_workers_without_gpus_are_limited_by_cores_alone(self) -> None:
-        assert capacity.check_workers(8, Needs(device="cpu")) == "local, 16 cores, at most 18 workers"
-
     @pytest.mark.parametrize(
         ("workers", "told"),
         [
@@ -110,36 +107,6 @@ class TestThisMachine:
     ) -> None:
         with pytest.raises(ValueError, match=f"^accelerator_type must be {told}$"):
             capacity.check_workers(workers, Needs(accelerator_type="H100"))
-
-    def test_hidden_gpus_do_not_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-        with pytest.raises(ValueError, match="number of GPUs of this machine, 1, got 2"):
-            capacity.check_workers(2)
-
-    @pytest.mark.parametrize(
-        ("visible", "expected"),
-        [(None, ["--num-gpus=2"]), ("1", ["--num-gpus=1"]), ("", ["--num-gpus=0"]), ("-1", ["--num-gpus=0"])],
-    )
-    def test_a_local_ray_has_the_gpus_that_the_checks_count(
-        self, visible: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert self.told_to_ray({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, monkeypatch) == expected
-
-    def test_a_local_ray_counts_gpus_that_the_checks_do_not_know(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine, "_DEVICES", ("/nowhere", "*"))
-        assert self.told_to_ray({"CUDA_VISIBLE_DEVICES": "0"}, monkeypatch) == []
-
-    def told_to_ray(self, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """Return the options about GPUs with which a local Ray would start."""
-        commands: list[list[str]] = []
-
-        def start(command: list[str], *, env: object, remove: str) -> None:
-            commands.append(command)
-            os.rmdir(remove)
-
-        monkeypatch.setattr(local_runner, "Child", start)
-        local_runner.start_ray(env, has_dashboard=False)
-        return [option for option in commands[0] if option.startswith("--num-gpus")]
 
     def test_a_machine_without_gpus_refuses_what_needs_one_also_without_ray(
         self, monkeypatch: pytest.MonkeyPatch

@@ -10,15 +10,6 @@ from storage import error_policy
 from tasks.resources import devices
 
 no_gpu_here = pytest.mark.skipif(torch.cuda.is_available(), reason="torch can use the GPU of this machine")
-TOO_OLD = (
-    "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by downloading "
-    "and installing a new version"
-)
-
-
-def test_what_asks_for_no_gpu_computes_on_the_cpu_without_a_look_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "trouble", lambda: pytest.fail("it looked"))
-    assert devices.choose("cpu", where="a") == torch.device("cpu")
 
 
 @no_gpu_here
@@ -47,34 +38,24 @@ def test_a_gpu_that_torch_can_compute_on_is_taken(ones: list[torch.device]) -> N
 
 
 @pytest.mark.parametrize("asked", ["auto", "cuda"])
-@pytest.mark.parametrize(
-    "says",
-    [
-        "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
-        "CUDA out of memory. Tried to allocate 2.00 MiB",
-        "CUDA error: out of memory",
-    ],
-)
 @pytest.mark.usefixtures("ones")
 def test_a_gpu_that_torch_finds_but_cannot_compute_on_is_a_permanent_error_that_names_the_node(
-    monkeypatch: pytest.MonkeyPatch, says: str, asked: str
+    monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     def refuse(*shape: int, device: torch.device) -> torch.Tensor:
-        raise torch.AcceleratorError(f"{says}\nSearch for `cudaError' in https://docs.nvidia.com. CUDA kernel errors")
+        raise torch.AcceleratorError("CUDA error: out of memory\nSearch for `cudaError' in the documentation")
 
     monkeypatch.setattr(torch, "ones", refuse)
     with pytest.raises(devices.UnusableGpu) as raised:
         devices.choose(asked, where="10.0.0.7 (ab12cd34)", number=1)
     assert str(raised.value) == (
         f"torch cannot use a GPU on node 10.0.0.7 (ab12cd34): torch {torch.__version__} says of GPU 1: "
-        f"{says.partition('. ')[0]}; check with nvidia-smi there which process holds it, and that this torch "
+        "CUDA error: out of memory; check with nvidia-smi there which process holds it, and that this torch "
         f"supports its generation; or {devices.CPU_ADVICE}"
     )
 
 
-@pytest.mark.parametrize(
-    ("visible", "hidden_by_ray", "seen"), [("1", True, "1"), ("", True, None), ("", False, ""), (None, True, None)]
-)
+@pytest.mark.parametrize(("visible", "hidden_by_ray", "seen"), [("1", True, "1"), ("", True, None), ("", False, "")])
 def test_a_node_s_own_restriction_of_gpus_holds_in_the_child(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, hidden_by_ray: bool, seen: str | None
 ) -> None:
@@ -106,10 +87,9 @@ def test_a_node_s_own_restriction_of_gpus_holds_in_the_child(
             RuntimeError("Found no NVIDIA driver on your system. Please check"),
             "Found no NVIDIA driver",
         ),
-        ("torch.cuda.init", RuntimeError(TOO_OLD), r"is too old \(found version 11040\); update NVIDIA's driver there"),
         ("torch.cuda.init", None, "finds no GPU; check CUDA_VISIBLE_DEVICES there"),
     ],
-    ids=["a build for CPUs", "no driver", "an old driver", "hidden"],
+    ids=["a build for CPUs", "no driver", "hidden"],
 )
 def test_a_gpu_that_torch_cannot_use_is_a_permanent_error_that_names_node_reason_and_next_step(
     monkeypatch: pytest.MonkeyPatch, attribute: str, value: Exception | None, says: str
@@ -128,7 +108,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_permanent_error_that_names_node_reason
     assert error_policy.is_permanent(raised.value)
 
 
-@no_gpu_here
-def test_a_child_tells_the_same_without_torch_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_LIMIT_S", 300)
-    assert devices.trouble_in_child() == devices.trouble()
+def test_compiling_without_a_compiler_is_refused_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler -O2")
+    with pytest.raises(ValueError, match="there is no 'no-such-compiler' on node a; install g"):
+        devices.check_compiler(where="node a")

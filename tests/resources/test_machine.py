@@ -36,12 +36,6 @@ def test_a_run_uses_the_gpus_that_it_can_use(
     assert machine.gpus({} if told is None else {"CUDA_VISIBLE_DEVICES": told}) == found
 
 
-def test_gpus_of_a_container_are_those_that_it_may_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _show_gpus(tmp_path, monkeypatch, opened=2, driver=8, wsl=1)
-    assert machine.gpus({}) == ["0", "1"]
-    assert machine.gpus({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}) == ["0", "1"], "there are no more"
-
-
 @pytest.mark.parametrize(("shown", "number"), [({"driver": 8}, 8), ({"wsl": 1}, 1)])
 @pytest.mark.parametrize("library", ["libcuda.so.1", None])
 def test_gpus_that_nobody_has_opened_count_only_where_the_library_of_cuda_is(

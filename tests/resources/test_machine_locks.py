@@ -107,20 +107,6 @@ def test_a_run_waits_for_another_says_for_whom_and_begins_as_soon_as_that_one_is
     third.says("turn")
 
 
-def test_a_run_that_is_interrupted_while_it_waits_ends_at_once_and_holds_nobody_up(start: Start) -> None:
-    first = start("amber")
-    first.says("turn")
-    second = start("birch")
-    second.says("waiting: amber is computing on this machine")
-    third = start("cedar")
-    third.says("waiting: birch is next in line on this machine")
-    second.process.send_signal(signal.SIGINT)
-    assert second.process.wait(5) != 0
-    third.says("waiting: amber is computing on this machine")
-    first.end()
-    third.says("turn")
-
-
 def test_runs_that_ask_for_a_part_of_the_cores_share_them_and_a_later_one_does_not_overtake(start: Start) -> None:
     halves = start("amber", num_cores=1), start("birch", num_cores=1)
     for half in halves:

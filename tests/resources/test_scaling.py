@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tasks.resources.scaling import Needs, Resources, Workers, bundles, has_idle_nodes, resolve, threads_here
+from tasks.resources.scaling import Needs, Resources, Workers, bundles, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
 
@@ -12,10 +12,6 @@ _LAPTOP: list[Resources] = [{"CPU": 5}]
 def test_a_local_run_is_one_worker_with_all_the_threads() -> None:
     given = resolve(None, threads=2, nodes=_LAPTOP)
     assert (given.workers, given.cpus, given.threads, given.use_gpu) == (1, 1, 2, False)
-
-
-def test_local_workers_share_the_threads() -> None:
-    assert [resolve(n, threads=4, nodes=_LAPTOP).threads for n in (1, 2, 3, 4)] == [4, 2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -29,11 +25,6 @@ def test_on_a_cluster_there_is_a_worker_per_node_and_a_cpu_of_each_stays_free(
     assert (given.workers, given.cpus) == expected
 
 
-def test_where_there_are_gpus_every_one_has_a_worker() -> None:
-    given = resolve(None, threads=None, nodes=[{"CPU": 16, "GPU": 4}, {"CPU": 16, "GPU": 4}])
-    assert (given.workers, given.use_gpu, given.cpus) == (8, True, 3)
-
-
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [([{"CPU": 32, "GPU": 8}, {"CPU": 32}], (8, 3)), ([{"CPU": 8, "GPU": 4}, {"CPU": 16, "GPU": 2}], (6, 1))],
@@ -41,21 +32,6 @@ def test_where_there_are_gpus_every_one_has_a_worker() -> None:
 def test_workers_with_gpus_fit_on_the_nodes_that_have_them(nodes: list[Resources], expected: tuple[int, int]) -> None:
     given = resolve(None, threads=None, nodes=nodes)
     assert (given.workers, given.cpus) == expected
-
-
-@pytest.mark.parametrize(
-    ("node", "expected"),
-    [
-        ({"CPU": 16, "GPU": 8}, 1),
-        ({"CPU": 96, "GPU": 8}, 4),
-        ({"CPU": 16, "GPU": 1}, 4),
-        ({"CPU": 4, "GPU": 1}, 3),
-    ],
-)
-def test_one_worker_with_a_gpu_leaves_the_cpus_of_other_gpus_and_of_reading(node: Resources, expected: float) -> None:
-    given = resolve(1, threads=None, nodes=[node])
-    assert given.cpus == expected
-    assert given.cpus * node["GPU"] <= node["CPU"] - 1, "each other GPU has as many CPUs left"
 
 
 def test_automatic_workers_are_no_more_than_the_batch_feeds() -> None:
@@ -113,23 +89,6 @@ def test_workers_with_a_kind_of_gpu_count_the_nodes_that_have_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "is_idle"),
-    [
-        ([{"CPU": 16, "GPU": 4}], False),
-        ([{"CPU": 96, "GPU": 8}, {"CPU": 2}], False),
-        ([{"CPU": 96, "GPU": 8}, {"CPU": 32}], True),
-        ([{"CPU": 8}, {"CPU": 8}], False),
-    ],
-    ids=["only GPU nodes", "a small head", "a node that reads", "no GPUs"],
-)
-def test_other_nodes_read_where_gpus_train_and_they_have_more_cpus_than_the_workers_would_use(
-    nodes: list[Resources], is_idle: bool
-) -> None:
-    given = resolve(None, threads=None, nodes=nodes)
-    assert (given.use_gpu and has_idle_nodes(given.workers, nodes)) is is_idle
-
-
-@pytest.mark.parametrize(
     ("nodes", "expected"),
     [
         ([{"CPU": 8, "GPU": 8}], (8, 0.87)),
@@ -145,16 +104,6 @@ def test_workers_with_gpus_share_the_cpus_but_one_however_few_there_are(
     given = resolve(None, threads=None, nodes=nodes)
     assert (given.workers, given.cpus, given.use_gpu, given.threads) == (*expected, True, 1)
     assert given.cpus * given.workers <= max(node["CPU"] for node in nodes) - 1
-
-
-def test_gpus_of_this_machine_have_a_worker_each_even_if_it_has_fewer_cores() -> None:
-    given = resolve(None, threads=4, nodes=[{"CPU": 7, "GPU": 8}])
-    assert (given.workers, given.cpus, given.threads) == (8, 0.75, 1)
-
-
-def test_gpus_without_any_cpu_in_the_cluster_are_refused_rather_than_waited_for() -> None:
-    with pytest.raises(ValueError, match="must be at most 0 on a cluster with 0 CPUs"):
-        resolve(None, threads=None, nodes=[{"CPU": 0, "GPU": 8}])
 
 
 def test_workers_that_ask_for_no_gpu_take_none_where_there_are_some() -> None:

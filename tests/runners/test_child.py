@@ -62,22 +62,6 @@ def test_a_child_of_a_child_still_removes_its_folder(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_ending_a_child_waits_until_all_of_it_is_gone(tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    child = Child([sys.executable, "-c", _TREE, str(told)], env=os.environ)
-    await_that(lambda: told.exists() and told.read_text().endswith("\n"), limit_s=30)
-    child.end()
-    assert not child.running
-    assert not _alive(int(told.read_text()))
-
-
-def test_the_output_of_a_child_that_ended_is_kept() -> None:
-    child = Child([sys.executable, "-c", "import sys; print('to stdout'); sys.exit('to stderr')"], env=os.environ)
-    await_that(lambda: not child.running, limit_s=30)
-    assert {"to stdout", "to stderr"} <= set(child.output().splitlines())
-    child.end()
-
-
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 

@@ -1,32 +1,69 @@
 """Jobs on a cluster: a head that is away is waited for, each line of a log comes once, and who may stop a job."""
 
+import asyncio
+import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-import httpx
 import pytest
-from prefect import flow
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
-from prefect.runtime import flow_run
-from prefect.states import Cancelling
+from prefect.states import Cancelling, Running
 from ray.job_submission import JobStatus
 
-from storage import lease, manifest
-from storage.admin.gc import Garbage
-from storage.uri import URI, DatasetURI, Root
+from storage import manifest
+from storage.uri import URI, Root
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.jobs.spec import JobSpec, PreprocessSpec
+from tasks.jobs.events import ENDED
+from tasks.jobs.spec import JobSpec
 from tasks.runners import cluster_runner, jobs_api
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.job_log import JobFailed, JobRefused
-from tasks.runners.runner import job_prefix
-from tests.runners.jobs import ADDRESS, LOG, Cluster
-from tests.storage import results
+
+ADDRESS = "http://127.0.0.1:8265"
+LOG = "one\ntwo\nthree\n" + ENDED + "\n"
+
+
+class Cluster:
+    """Jobs API of a cluster without nodes: a job succeeds once its log has been read to the end."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, SimpleNamespace] = {}
+        self.stopped: list[str] = []
+        self.silent = 0
+        """How many questions get no answer."""
+        self.at_end: Callable[[], object] = lambda: None
+        """What happens when a log has been read."""
+
+    def list_jobs(self) -> list[SimpleNamespace]:
+        if self.silent:
+            self.silent -= 1
+            raise ConnectionError("connection refused")
+        return list(self.jobs.values())
+
+    def submit_job(self, *, submission_id: str, metadata: dict[str, str], **_: Any) -> str:
+        self.add(submission_id, metadata)
+        return submission_id
+
+    def add(self, name: str, metadata: dict[str, str]) -> None:
+        self.jobs[name] = SimpleNamespace(submission_id=name, metadata=metadata, status=JobStatus.RUNNING)
+
+    def stop_job(self, name: str) -> None:
+        self.stopped.append(name)
+
+    def get_job_logs(self, name: str) -> str:
+        return LOG
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        for text in re.findall(r".{1,5}", LOG, re.DOTALL):
+            yield text
+            await asyncio.sleep(0)
+        if name in self.jobs:
+            self.jobs[name].status = JobStatus.SUCCEEDED
+        self.at_end()
 
 
 @pytest.fixture
@@ -59,14 +96,14 @@ def test_lines_of_a_log_come_once_even_if_its_connection_breaks(
 
     cluster.tail_job_logs = broken  # type: ignore[method-assign]
     with caplog.at_level("INFO", logger="pipeline"):
-        ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
+        ClusterRunner(ADDRESS).run("train", spec)
     assert [line for line in caplog.messages if line in LOG.splitlines()] == ["one", "two", "three"]
 
 
 def test_a_head_that_does_not_answer_is_waited_for_and_its_job_is_attached_to(
     cluster: Cluster, spec: JobSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runner = ClusterRunner(ADDRESS, has_answered=True)
+    runner = ClusterRunner(ADDRESS)
     cluster.at_end = lambda: setattr(cluster, "silent", 3)
     with caplog.at_level("INFO", logger="pipeline"):
         runner.run("train", spec)
@@ -83,16 +120,8 @@ def test_a_job_that_the_cluster_does_not_know_any_more_fails_in_a_way_that_a_ret
 ) -> None:
     cluster.at_end = cluster.jobs.clear
     with pytest.raises(JobFailed, match="the cluster no longer knows job train-") as failed:
-        ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
+        ClusterRunner(ADDRESS).run("train", spec)
     assert not isinstance(failed.value, JobRefused)
-
-
-def test_the_name_of_a_job_is_free_although_an_earlier_one_was_deleted(cluster: Cluster, spec: JobSpec) -> None:
-    prefix = job_prefix("train", spec)
-    for number in (2, 10):
-        cluster.add(f"{prefix}{number}", {})
-        cluster.jobs[f"{prefix}{number}"].status = JobStatus.FAILED
-    assert ClusterRunner(ADDRESS, has_answered=True)._job("train", spec, until=float("inf")) == f"{prefix}11"
 
 
 def test_a_job_is_stopped_if_its_run_is_cancelled_while_it_is_submitted(
@@ -105,86 +134,25 @@ def test_a_job_is_stopped_if_its_run_is_cancelled_while_it_is_submitted(
     monkeypatch.setattr(cluster_runner, "_flow_run", lambda: "this flow run")
     monkeypatch.setattr(cluster, "submit_job", submit)
     with pytest.raises(KeyboardInterrupt):
-        ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
+        ClusterRunner(ADDRESS).run("train", spec)
     assert cluster.stopped == list(cluster.jobs) and len(cluster.jobs) == 1
-
-
-def test_a_log_that_cannot_be_followed_comes_at_the_end(
-    cluster: Cluster, spec: JobSpec, caplog: pytest.LogCaptureFixture
-) -> None:
-    attempts: list[str] = []
-
-    async def refuse(name: str) -> AsyncIterator[str]:
-        attempts.append(name)
-        if len(attempts) == 3:
-            cluster.jobs[name].status = JobStatus.SUCCEEDED
-        raise ConnectionError("no route to host")
-        yield ""
-
-    cluster.tail_job_logs = refuse  # type: ignore[method-assign]
-    with caplog.at_level("INFO", logger="pipeline"):
-        ClusterRunner("http://head:8265", has_answered=True).run("train", spec)
-    assert [line for line in caplog.messages if line in LOG.splitlines()] == ["one", "two", "three"]
-    assert len(attempts) == 3
 
 
 def test_the_error_of_the_deadline_says_how_long_it_was_and_how_to_change_it(cluster: Cluster, spec: JobSpec) -> None:
     cluster.tail_job_logs = lambda name: _start(0)  # type: ignore[method-assign]
     message = "job train-.* is not done within -40 s; use a longer --stage-timeout"
     with pytest.raises(DeadlineExceeded, match=message):
-        ClusterRunner(ADDRESS, has_answered=True).run("train", spec.model_copy(update={"deadline_s": -40.0}))
+        ClusterRunner(ADDRESS).run("train", spec.model_copy(update={"deadline_s": -40.0}))
 
 
-def test_inputs_of_a_pending_job_stay_when_its_run_has_ended(cluster: Cluster, tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
-    raw = DatasetURI(results.commit(root, "raw", "old"))
-    results.set_age(raw, days=40)
-    target = DatasetURI(results.place(root, "prepared", "new"))
-    spec = PreprocessSpec(storage=root, source=raw, target=target, deadline_s=60, parameters={})
-    runner = ClusterRunner(ADDRESS, has_answered=True)
-    runner._job("preprocess", spec, until=float("inf"))
-    assert list(cluster.jobs) and Garbage(root, keep_days=30).plan() == []
-    lease.take(root, target, owner="the job", uses=spec.uses)
-    runner._job("preprocess", spec, until=float("inf"))
-    assert len(cluster.jobs) == 1
-
-
-def test_a_head_that_stays_away_ends_the_stage_at_its_deadline(cluster: Cluster, spec: JobSpec) -> None:
-    cluster.silent = 10**9
-    message = f"Ray's head at {ADDRESS} has not come back .*; run again once it answers, or use a longer --stage"
-    with pytest.raises(DeadlineExceeded, match=message):
-        ClusterRunner(ADDRESS, has_answered=True).run("train", spec.model_copy(update={"deadline_s": -30.0}))
-
-
-def test_an_address_that_never_answered_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, spec: JobSpec) -> None:
-    def refuse(address: str) -> None:
-        raise ConnectionError(f"Failed to connect to Ray at address: {address}.")
-
-    monkeypatch.setattr(jobs_api, "connect", refuse)
-    with pytest.raises(JobRefused, match="check the address, RAY_AUTH_MODE and RAY_AUTH_TOKEN"):
-        ClusterRunner(ADDRESS, has_answered=False).run("train", spec)
-
-
-def test_an_error_of_ray_itself_is_not_waited_out(cluster: Cluster, spec: JobSpec) -> None:
-    def fail() -> list[Any]:
-        raise RuntimeError("Request failed with status code 400: no.")
-
-    cluster.list_jobs = fail  # type: ignore[method-assign]
-    with pytest.raises(JobFailed, match="status code 400"):
-        ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
-
-
-@pytest.mark.usefixtures("prefect_server")
-@pytest.mark.parametrize("is_attached", [False, True], ids=["submitted", "attached to"])
 @pytest.mark.parametrize(
-    ("error", "is_cancelled", "is_stopped"),
+    ("error", "is_cancelled", "is_stopped", "is_attached"),
     [
-        (TerminationSignal(signal=15), False, False),
-        (TerminationSignal(signal=15), True, True),
-        (KeyboardInterrupt(), False, True),
-        (DeadlineExceeded(), False, True),
+        (TerminationSignal(signal=15), False, False, False),
+        (TerminationSignal(signal=15), True, True, True),
+        (DeadlineExceeded(), False, True, False),
     ],
-    ids=["evicted", "cancelled", "Ctrl-C", "deadline"],
+    ids=["evicted", "cancelled", "deadline"],
 )
 def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_of_its_run_has_to_end(
     cluster: Cluster,
@@ -195,23 +163,20 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
     is_stopped: bool,
     is_attached: bool,
 ) -> None:
-    runner = ClusterRunner(ADDRESS, has_answered=True)
+    runner = ClusterRunner(ADDRESS)
+    state: State[Any] = Cancelling() if is_cancelled else Running()
+    client = SimpleNamespace(read_flow_run=lambda _: SimpleNamespace(state=state))
+    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: contextlib.nullcontext(client))
+    monkeypatch.setattr(cluster_runner, "_flow_run", lambda: str(UUID(int=1)))
 
     def interrupted(*_: Any) -> None:
-        if is_cancelled:
-            with get_client(sync_client=True) as client:
-                client.set_flow_run_state(UUID(str(flow_run.id)), Cancelling(), force=True)
         raise error
 
-    @flow
-    def trains() -> None:
-        if is_attached:  # as after the pod of this flow run was started again
-            runner._job("train", spec, until=float("inf"))
-        monkeypatch.setattr(runner, "_follow", interrupted)
-        with pytest.raises(type(error)):
-            runner.run("train", spec)
-
-    trains()
+    if is_attached:  # as after the pod of this flow run was started again
+        runner._job("train", spec, until=float("inf"))
+    monkeypatch.setattr(runner, "_follow", interrupted)
+    with pytest.raises(type(error)):
+        runner.run("train", spec)
     assert cluster.stopped == (list(cluster.jobs) if is_stopped else [])
     assert len(cluster.jobs) == 1
 
@@ -219,7 +184,7 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
 def test_a_job_of_another_run_is_not_stopped(
     cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runner = ClusterRunner(ADDRESS, has_answered=True)
+    runner = ClusterRunner(ADDRESS)
     job = runner._job("train", spec, until=float("inf"))
 
     def interrupted(*_: Any) -> None:
@@ -230,24 +195,6 @@ def test_a_job_of_another_run_is_not_stopped(
         runner.run("train", spec)
     assert cluster.stopped == []
     assert f"job {job} goes on: the same request attaches to it, `ray job stop {job}` ends it" in caplog.messages
-
-
-@pytest.mark.usefixtures("prefect_server")
-def test_a_link_that_the_server_does_not_take_never_fails_the_job(
-    cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise httpx.ConnectError("connection refused")
-
-    monkeypatch.setattr(SyncPrefectClient, "create_artifact", fails)
-
-    @flow
-    def trains() -> str:
-        ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
-        return "it goes on"
-
-    assert trains() == "it goes on"
-    assert "the link to the Ray dashboard cannot be shown: connection refused" in caplog.text
 
 
 async def _start(length: int) -> AsyncIterator[str]:

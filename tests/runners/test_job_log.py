@@ -4,11 +4,8 @@ import json
 import logging
 
 import pytest
-from ray.exceptions import OutOfMemoryError
 
-from storage.uri import URI
-from tasks.jobs import errors
-from tasks.jobs.events import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
+from tasks.jobs.events import EPOCHS, ERROR, PROGRESS, RANK
 from tasks.runners.job_log import Follower, JobFailed, JobRefused
 
 _WORKER = "(RayTrainWorker pid=4711)"
@@ -44,18 +41,6 @@ def test_lines_above_the_rate_limit_are_dropped_and_counted(caplog: pytest.LogCa
     cut = [int(line.split()[0]) for line in told if "omitted" in line]
     assert 200 <= len(passed) < 400
     assert len(passed) + sum(cut) == 5000
-
-
-def test_a_limit_of_lines_drops_steps_and_what_is_printed_but_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
-    flood = "".join(f"{_WORKER} line {number}\n" for number in range(50))
-    log = "".join(
-        flood + "".join(_progress(step, epoch=epoch) for step in range(1, 81)) + _epoch(epoch, "loss")
-        for epoch in range(1, 81)
-    )
-    told = _followed(log, caplog)
-    assert [line for line in told if line.startswith("epoch ")] == [f"epoch {epoch}/80: loss" for epoch in range(1, 81)]
-    assert len([line for line in told if line.startswith("steps ")]) == 1
-    assert any("log lines omitted" in line for line in told)
 
 
 def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatter(
@@ -107,20 +92,6 @@ def test_every_line_is_logged_once_and_only_when_it_is_complete(caplog: pytest.L
     assert [record.getMessage() for record in caplog.records] == ["one", "twö", "three"]
 
 
-def test_end_marker_ends_the_job_and_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    follower = Follower("train")
-    with caplog.at_level(logging.INFO, logger="pipeline"):
-        follower.feed("one\n")
-        assert not follower.ended
-        follower.feed(f"{ENDED}\n")
-    assert follower.ended
-    assert [record.getMessage() for record in caplog.records] == ["one"]
-
-
-def test_a_line_that_says_where_training_images_lie_is_not_shown_itself(caplog: pytest.LogCaptureFixture) -> None:
-    assert _followed(f'{_WORKER} {IMAGES}{{"uri": "/nowhere", "file": {{}}}}\none\n', caplog) == ["one"]
-
-
 @pytest.mark.parametrize(("permanent", "kind"), [(True, JobRefused), (False, JobFailed)])
 def test_the_error_that_ended_the_job_is_kept(permanent: bool, kind: type[Exception]) -> None:
     follower = Follower("train")
@@ -128,42 +99,3 @@ def test_the_error_that_ended_the_job_is_kept(permanent: bool, kind: type[Except
     follower.feed(f"{ERROR}{json.dumps(error)}\n", ended=True)
     assert type(follower.error("it ended")) is kind
     assert str(follower.error("it ended")) == "no rows"
-
-
-_KILLED = """\
-Unexpected error occurred: 1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: \
-10.0.0.7, ID: 71fb1b17d87da60d93d8d6f97af692783be750542ff812c12e77f056) was 22.87GB used / 23.54GB limit (0.971538)
-OOM kill reason: Memory usage 24556634112B exceeded threshold of 24012676915B (95.0% of 25276502016B limit)
-Object store memory usage: [- objects spillable: 0
-
-Eviction Stats:
-(global lru) bytes evicted: 0]
-Ray killed 2 worker(s) based on the killing policy
-Considered workers: [
-Selected to kill: (Task: job ID=01000000, lease ID=0000, task name=_ray_internal_job_actor_train-7d86-1:JobSupervisor\
-.__init__, required resources={}, pid=10251, actual memory used=0.05GB, worker ID=372363bade48)
-Selected to kill: (Actor(386f542b): job ID=01000000, lease ID=0001, task name=RayTrainWorker.__init__, required \
-resources={CPU: 1}, pid=7991, actual memory used=17.25GB, worker ID=b597c257)
-]
-Top 10 memory users: PID	MEM(GB)	COMMAND
-7991	17.25	ray::RayTrainWorker
-Consider provisioning more memory on this node. Set max_restarts and max_task_retries to enable retry."""
-"""As Ray 2.60 says it, shortened."""
-
-
-def test_a_process_that_rays_memory_monitor_killed_is_one_line_with_its_size_the_limit_and_advice(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    follower = Follower("train")
-    follower.feed(_KILLED, ended=True)
-    caplog.clear()
-    for message in (
-        str(follower.error(f"job train-1 ended FAILED: {_KILLED}")),
-        errors.described(OutOfMemoryError(_KILLED), folder=URI("/nowhere"))["message"],
-    ):
-        assert message == (
-            "Ray ended process 7991 (RayTrainWorker, 17.25 GB) on node 10.0.0.7, because its memory was full: 22.87 of "
-            "23.54 GB used, limit 22.36 GB; use fewer --workers, a smaller batch_size, --set micro_batches=4 or --set "
-            "loader=streaming (docs/troubleshooting.md)"
-        )
-    assert not caplog.records

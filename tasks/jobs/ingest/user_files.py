@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from storage import commits, files, s3
 from storage.manifest import File, Manifest
 from storage.uri import URI, check_allowed
-from tasks.jobs import events, row_origins
+from tasks.jobs import row_origins
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
 from tasks.jobs.spec import IngestSpec, UserFile, read_digested, write_digested
@@ -123,7 +123,6 @@ def written(
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
     """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be read."""
     found = _found(done, spec.source)
-    _tell_ranges(found["modes"])
     columns = {name: [row[at] for one in done for row in one["sources"]] for at, name in enumerate(COLUMNS)}
     sink = io.BytesIO()
     sources = pa.table({name: columns[name] for name in row_origins.SCHEMA.names}, schema=row_origins.SCHEMA)
@@ -168,13 +167,3 @@ def _found(done: Sequence[Piece], source: URI) -> dict[str, Any]:
         raise ValueError(f"no image in {source} could be read (first: {first}); use files of a supported format")
     sides = {name: _range([side for one in done for side in one[name]]) for name in ("widths", "heights")}
     return {"modes": dict(modes)} | sides
-
-
-def _tell_ranges(modes: Mapping[str, int]) -> None:
-    """Warn if 16-bit images were scaled from different ranges: their brightness cannot be compared."""
-    ranges = [f"{count:,} as {mode}" for mode, count in modes.items() if " bits)" in mode]
-    if len({mode.partition("(")[2] for mode in modes if " bits)" in mode}) > 1:
-        events.write_line(
-            f"WARNING: 16-bit images were scaled from different ranges ({', '.join(ranges)}); save all of them with "
-            "8 bits if their brightness must be comparable"
-        )

@@ -19,7 +19,6 @@ from storage import commits, files, manifest, tables
 from storage.commits import ParentChanged
 from storage.manifest import File, Manifest, Parent
 from storage.uri import URI, CheckpointURI
-from tasks.jobs import events
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train.choices import num_train_rows
 from tasks.learning import checkpoint, hardware
@@ -52,19 +51,6 @@ def new_attempt(scratch: URI) -> str:
             number += 1
         else:
             return f"attempt-{number}"
-
-
-def discard_others(scratch: URI, *, trained_on: str) -> int:
-    """Delete the attempts that have a checkpoint trained on something other than `trained_on`; return their number."""
-    others = {uri.parent for uri, meta in described(scratch) if meta.prepared != trained_on}
-    for attempt in others:
-        files.remove(attempt)
-    if others:
-        events.write_line(
-            f"WARNING: earlier attempts that are not resumed: {len(others)}, because the bytes of the prepared dataset "
-            "or of the initial weights have changed since"
-        )
-    return len(others)
 
 
 def workers_before(spec: TrainSpec) -> int | None:

@@ -22,7 +22,6 @@ def run(spec: TrainSpec) -> None:
     """
     started = time.monotonic()
     prepared = manifest.load(spec.source)
-    attempts.discard_others(spec.scratch, trained_on=attempts.trained_on(spec, prepared))
     loader = choices.choose_loader(spec, prepared, workers=1)
     attempt = attempts.new_attempt(spec.scratch)
     device = devices.choose(machine.device(spec.recipe.resources.device), where=scaling.node_name())

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from botocore.session import get_session
 
-from storage import files, manifest, tables
+from storage import files, manifest
 from storage.uri import URI, DatasetURI, Root
-from tasks.jobs import main, row_origins
+from tasks.jobs import row_origins
 from tasks.jobs.ingest import content_split
-from tasks.jobs.spec import PreprocessSpec, UserFile
+from tasks.jobs.spec import UserFile
 from tasks.learning import recipes
 from tasks.planning import make_plan, user_images
 from tests.image_folder import encoded
@@ -95,33 +95,6 @@ def test_the_same_bytes_are_on_one_side_whatever_their_names_classes_and_etags(p
     assert all((digests[one] == digests[other]) is not root.is_s3 for one, other in twice.items())
     found = sides(made(photos))
     assert found["test"] and all((one in found["test"]) == (other in found["test"]) for one, other in twice.items())
-
-
-@ON_DISK
-def test_the_larger_share_has_the_test_rows_of_the_smaller_and_another_name(photos: URI) -> None:
-    small, large = made(photos, test_fraction=0.1), made(photos, test_fraction=0.4)
-    assert small != large != made(photos)
-    assert sides(small)["test"] < sides(made(photos))["test"] < sides(large)["test"]
-    assert manifest.load(large).parameters["test_fraction"] == 0.4
-
-
-@ON_DISK
-def test_the_prepared_dataset_has_these_test_rows_and_says_how_they_were_chosen(photos: URI) -> None:
-    recipe = recipes.override(recipes.load("images-resnet18"), {"image_size": 8, "max_shift": 1})
-    planned = make_plan.make_plan(storage=photos.parent.child("root"), recipe=recipe, data=photos, workers=0)
-    spec = PreprocessSpec(
-        storage=planned.root,
-        deadline_s=600,
-        source=ingested(planned),
-        target=planned.prepared,
-        parameters=planned.preprocess.values,
-    )
-    main.run_here(spec, tell=lambda line: None)
-    raw, prepared = (
-        tables.read_split(uri, "test", columns=["image", "label"]) for uri in (planned.raw, planned.prepared)
-    )
-    assert raw.num_rows and prepared.equals(raw)
-    assert manifest.load(planned.raw).parameters["test_fraction"] == 0.2
 
 
 def entry(first_digits: str, label: int = 0) -> UserFile:

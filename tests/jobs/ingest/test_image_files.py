@@ -101,18 +101,6 @@ def test_more_unreadable_images_than_allowed_are_refused_by_name_and_reason(root
     )
 
 
-def test_gray_of_16_bits_that_comes_out_with_several_ranges_is_told(
-    spec: IngestSpec, capsys: pytest.CaptureFixture[str]
-) -> None:
-    about: dict[str, Any] = {"sources": [], "unreadable": [], "missing": 0, "unlabelled": 0}
-    about |= {"widths": [8], "heights": [8], "modes": {"I;16 (12 bits)": 9, "L": 5}}
-    done = [pieces.written([], {}, **about)]
-    user_files.finish(spec, done)
-    assert "WARNING" not in capsys.readouterr().out
-    user_files.finish(spec, [done[0] | {"modes": {"I;16 (12 bits)": 9, "I;16 (8 bits) (first of several frames)": 1}}])
-    assert "different ranges (9 as I;16 (12 bits), 1 as I;16 (8 bits)" in capsys.readouterr().out
-
-
 def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: IngestSpec) -> None:
     files.put(spec.source.child("train/pear/1.gif"), b"longer than" + encoded(9, 1, "GIF"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
@@ -120,24 +108,3 @@ def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: Ingest
     files.remove(spec.source.child("train/pear/1.gif"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
         made_of(spec)
-
-
-def test_an_image_that_lies_in_two_classes_is_named_by_its_files(spec: IngestSpec) -> None:
-    for place in ("train/Äpfel/as pear.png", "test/Äpfel/as pear.png"):
-        files.put(spec.source.child(place), encoded(9, 1, "GIF"))
-    for number in range(8):
-        files.put(spec.source.child(f"train/pear/{number + 20}.png"), encoded(20 + number, 1))
-    found = user_images.find(spec.source)
-    spec = spec.model_copy(update={"listing": user_files.write_listing(spec.scratch, found.files)})
-    job.run(spec, InProcessBackend())
-    prepared = DatasetURI(spec.source.parent.child("datasets/prepared/photos-0123456789ab"))
-    asked = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
-    preprocess.run(
-        PreprocessSpec(storage=spec.storage, deadline_s=60, source=spec.target, target=prepared, parameters=asked),
-        InProcessBackend(),
-    )
-    assert manifest.load(prepared).statistics["images_in_two_classes"] == {
-        "count": 1,
-        "rows": 4,
-        "named": ["test/pear/2.gif (pear), test/Äpfel/as pear.png (Äpfel)"],
-    }

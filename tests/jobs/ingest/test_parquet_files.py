@@ -43,15 +43,14 @@ def footer_flipped(content: bytes) -> bytes:
     return content[:start] + bytes(byte ^ 255 for byte in content[start : start + 60]) + content[start + 60 :]
 
 
-def page_changed(column: str) -> bytes:
-    """A file with checksums of its pages, of which that of `column` no longer fits."""
+def page_changed() -> bytes:
+    """A file with checksums of its pages, of which that of the images no longer fits."""
     sink = io.BytesIO()
     table = pa.table({"image": IMAGES, "label": LABELS})
     pq.write_table(table, sink, write_page_checksum=True, use_dictionary=False, compression="none")
-    stored = {"image": IMAGES[1], "label": b"".join(label.to_bytes(8, "little") for label in LABELS)}[column]
-    old, new = stored[-40:], stored[-40:-20] + bytes(20)
+    old = IMAGES[1][-40:]
     assert sink.getvalue().count(old) == 1
-    return sink.getvalue().replace(old, new)
+    return sink.getvalue().replace(old, old[:20] + bytes(20))
 
 
 @pytest.mark.parametrize(
@@ -59,10 +58,9 @@ def page_changed(column: str) -> bytes:
     [
         (footer_flipped(parquet(image=IMAGES, label=LABELS)), "Couldn't deserialize thrift"),
         (parquet(image=IMAGES, label=LABELS)[:-4] + b"PARE", "encrypted"),
-        (page_changed("label"), "CRC checksum verification failed"),
-        (page_changed("image"), "CRC checksum verification failed"),
+        (page_changed(), "CRC checksum verification failed"),
     ],
-    ids=["footer", "encrypted", "label", "image"],
+    ids=["footer", "encrypted", "image"],
 )
 def test_a_damaged_or_encrypted_file_is_refused_by_name_in_one_line_at_once(
     tmp_path: Path, content: bytes, says: str

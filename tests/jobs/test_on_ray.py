@@ -1,0 +1,110 @@
+"""Ray Data gives the bytes of work without Ray: what is prepared, and the batches of a training, however stored."""
+
+import secrets
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray._private.authentication_test_utils import reset_auth_token_state
+from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
+
+from storage import files, manifest
+from storage.uri import URI, DatasetURI, Root
+from tasks.jobs import errors
+from tasks.jobs.backends import ray as on_ray
+from tasks.jobs.backends.ray import RayBackend
+from tasks.jobs.preprocess import job as preprocess
+from tasks.jobs.train import make_loader
+from tasks.jobs.train.ray_loader import RayDataRows
+from tasks.learning.loop import Loader
+from tests import photographs
+from tests.image_folder import write_folder
+from tests.jobs import raw
+from tests.jobs.raw import reader
+
+_BATCH = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_ray() -> Iterator[None]:
+    """A Ray of the tests' own with a token: a process reads it once, so what it read before is forgotten."""
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("RAY_ADDRESS", raising=False)
+            patch.setenv("RAY_AUTH_MODE", "token")
+            patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+            reset_auth_token_state()
+            options = {"include_dashboard": False, "logging_level": "WARNING", "object_store_memory": 10**8}
+            ray.init(address="local", num_cpus=2, **options)
+            # What would else point to this Ray after its end.
+            patch.setattr(coordinator, "get_or_create_autoscaling_coordinator", None)
+            on_ray.configure(max_cpus=2)
+            yield
+            ray.shutdown()
+    finally:
+        reset_auth_token_state()  # after the variables are back, since it reads the mode
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
+    """A prepared dataset of encoded images."""
+    folder = tmp_path_factory.mktemp("photos")
+    write_folder(folder / "photos")
+    for spec in photographs.to_make(Root(str(folder / "root")), URI(str(folder / "photos")), "files"):
+        raw.run(spec)
+    return spec.target
+
+
+def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
+    preprocess.run(spec, RayBackend(threads=2))
+    with_ray, without = manifest.load(spec.target), manifest.load(prepared)
+    assert with_ray.files == without.files
+    splits = {file.split for file in without.files}
+    assert splits == {"train", "validation", "test", "quarantine", None}, "all are compared, and the digests too"
+    differing = {name for name, value in without.statistics.items() if value != with_ray.statistics[name]}
+    assert differing <= {"seconds"}
+
+
+def test_part_that_was_changed_is_refused_by_name(tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    spec = raw.to_prepare(root, raw.write(root, shape=(2, 2, 1), train=40, test=9))
+    file = manifest.load(spec.source).split("train")[0]
+    files.put(spec.source.child(file.path), b"x" * file.size)
+    with pytest.raises(Exception) as caught:
+        preprocess.run(spec, RayBackend(threads=2))
+    cause = errors.root_cause(caught.value)
+    assert type(cause).__name__ == "Damaged"
+    assert "train/part-00000-" in str(cause) and "SHA-256" in str(cause)
+
+
+def loader(uri: DatasetURI, *, rank: int, is_on_ray: bool) -> Loader:
+    """The loader of one of two ranks, as a training worker makes it."""
+    rows = partial(RayDataRows, prefetch_batches=3, world_size=2) if is_on_ray else None
+    here = reader("ray-data", rank=rank, world_size=2, rows=rows)
+    return make_loader.make_loader(photographs.RECIPE, uri, manifest.load(uri), here)
+
+
+def epoch(feed: Loader, number: int) -> list[tuple[list[Any], list[Any]]]:
+    """Every batch of training and validation rows."""
+    batches = [*feed.train_batches(epoch=number, batch_size=_BATCH), *feed.validation_batches(batch_size=_BATCH)]
+    return [(pixels.tolist(), labels.tolist()) for pixels, labels in batches]
+
+
+@pytest.mark.parametrize("store", ["pixels", "files"])
+def test_every_rank_gets_the_batches_that_it_would_read_and_transform_itself(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    uri = request.getfixturevalue("prepared" if store == "pixels" else "photos")
+    monkeypatch.setattr(make_loader, "WINDOW_ROWS", 12)
+    monkeypatch.setattr(make_loader, "WINDOW_BATCHES", 1)
+    for rank in (0, 1):
+        ours, alone = (loader(uri, rank=rank, is_on_ray=is_on_ray) for is_on_ray in (True, False))
+        assert ours.num_train_rows() == alone.num_train_rows()
+        first = epoch(ours, 1)
+        assert first == epoch(alone, 1)
+        assert epoch(ours, 2) == epoch(alone, 2) != first
