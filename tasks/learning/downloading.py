@@ -1,11 +1,11 @@
 """Download of a source's files from its mirrors, with torchvision's download code and with checksums."""
 
 import contextlib
-import errno
 import functools
 import gzip
 import hashlib
 import io
+import operator
 import os
 import shutil
 import socket
@@ -30,9 +30,7 @@ _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 """Waits before all mirrors are tried again; each is twice the one before, up to the longest."""
-_NO_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN)
 _PIECE_BYTES = 2**20  # bytes held in memory at a time while unpacking
-_SHOWN = 8  # most files of a folder in a message
 _STALL_S = 30  # seconds without data after which a connection is given up
 
 
@@ -41,7 +39,7 @@ class DownloadFailed(RuntimeError):
 
 
 class Unreachable(DownloadFailed):
-    """No mirror could be reached: names do not resolve, connections are refused or time out."""
+    """No mirror gave the file for reasons that may pass: the network or all of them are down."""
 
 
 class WrongChecksum(Permanent):
@@ -78,7 +76,7 @@ def fetch_file(
 
 def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
     problems: list[str] = []
-    faults: list[tuple[str, Exception]] = []
+    errors: list[Exception] = []
     retrying = Retrying(stop=stop_after_attempt(4), wait=_PAUSES, retry=_may_help, reraise=True)
     for mirror, url in _addresses(file, mirrors):
         try:
@@ -89,14 +87,14 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
                     f"the disk of {folder} is full: {error}; make room, then run the same command again"
                 ) from error
             problems.append(f"{redact(mirror)}: {redact_text(str(error)) or type(error).__name__}")
-            faults.append((mirror, error))
+            errors.append(error)
             continue
         for problem in problems:
             log("%s: %s", file.name, problem)
         size = (folder / file.name).stat().st_size
         log("fetched %s, %s, from %s", file.name, in_units(size), redact(mirror))
         return {"name": file.name, "md5": file.md5, "sha256": _digest(folder / file.name, "sha256"), "url": url}
-    kind = Unreachable if _may_pass(faults) else DownloadFailed
+    kind = Unreachable if _may_pass(errors) else DownloadFailed
     advice = "name another mirror or a folder with --mirror"
     raise kind(f"{file.name} could not be fetched; {'; '.join(problems)}; {advice}")
 
@@ -141,23 +139,12 @@ def reachable(source: Download, more: Sequence[str] = ()) -> bool:
 
 def unreachable_message(source: Download, more: Sequence[str] = ()) -> str:
     """Return the error message, with the next step, for the case that no mirror is `reachable`."""
-    folders = [mirror for mirror in more if mirror.startswith("file:")]
-    places = [place for place, _ in _addresses(source.files[0], [*more, *source.mirrors])]
-    asked = ", ".join(redact(place) for place in places if place not in folders)
-    lacking = "".join(f"--mirror: {_missing_files(source, folder)}; " for folder in folders)
+    places = ", ".join(redact(place) for place, _ in _addresses(source.files[0], [*more, *source.mirrors]))
+    names = ", ".join(file.name for file in source.files)
     return (
-        f"{lacking}no {'other ' * bool(folders)}mirror of {source.name} can be reached ({asked}); name another one "
-        "with --mirror URL_OR_DIR"
+        f"no mirror of {source.name} can be reached ({places}); name another one with --mirror URL_OR_DIR; a folder "
+        f"must have {names} as they were published, not unpacked"
     )
-
-
-def _missing_files(source: Download, folder: str) -> str:
-    """Say which files of `source` are not in a folder, and which others are: perhaps unpacked, or renamed."""
-    path = urllib.request.url2pathname(urlsplit(folder).path)
-    present = sorted(os.listdir(path))
-    missing = [file.name for file in source.files if file.name not in present]
-    found = ", ".join(present[:_SHOWN]) + ", ..." * (len(present) > _SHOWN)
-    return f"{path} must have {', '.join(missing)} as they were published, not unpacked; it has {found or 'no files'}"
 
 
 def mirror_address(mirror: str) -> str:
@@ -232,31 +219,16 @@ def _digest(path: Path, algorithm: str) -> str:
 
 def _may_help(state: RetryCallState) -> bool:
     error = state.outcome.exception() if state.outcome else None
-    if isinstance(_reason(error), WrongChecksum | TimeoutError):  # perhaps truncated; a time-out takes long
+    if isinstance(getattr(error, "reason", error), WrongChecksum | TimeoutError):  # cut off; or it takes long
         return state.attempt_number == 1
     return error is not None and is_transient_download(error)
 
 
-def _reason(error: BaseException | None) -> BaseException | None:
-    return getattr(error, "reason", error)  # urllib wraps some
-
-
-def _is_unreachable(error: BaseException) -> bool:
-    """Return whether `error` means that the network or the mirror is down, which may last minutes."""
-    reason = _reason(error)
-    if isinstance(reason, socket.gaierror | ConnectionRefusedError | TimeoutError):
-        return True
-    return isinstance(reason, OSError) and reason.errno in _NO_NETWORK
-
-
-def _may_pass(faults: Sequence[tuple[str, Exception]]) -> bool:
-    """Return whether some mirror was unreachable and all others failed transiently or are folders without the file."""
-    return any(_is_unreachable(error) for _, error in faults) and all(
-        _is_unreachable(error)
-        or is_transient_download(error)
-        or (mirror.startswith("file:") and isinstance(error, FileNotFoundError))
-        for mirror, error in faults
-    )
+def _may_pass(errors: Sequence[Exception]) -> bool:
+    """Return whether some mirror failed transiently, and all others did or are folders without the file."""
+    may_pass = [is_transient_download(error) for error in errors]
+    is_missing = [isinstance(error, FileNotFoundError) for error in errors]
+    return any(may_pass) and all(map(operator.or_, may_pass, is_missing))
 
 
 def _answers(url: str) -> bool:

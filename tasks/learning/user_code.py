@@ -30,9 +30,7 @@ from tasks.learning.user_modules import (
     PROJECT,
     Sources,
     digest_of,
-    file_sha256,
     importable,
-    opened_files,
     read_allowed,
     read_sources,
     resolve_allowed,
@@ -48,7 +46,6 @@ _FRAMES = 3
 _LONGEST = 1500
 """Maximum characters of the error's own message that are shown."""
 _PACKAGE = "pipeline_code_"
-_ORIGIN = "origin.txt"  # file in a package sent to a cluster, with the path of the recipe's file on this machine
 _DIGITS = 12
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.py")
 _REFERENCE = re.compile(
@@ -62,8 +59,6 @@ class _Code:
 
     module: ModuleType
     sources: Sources
-    opened: set[Path]
-    """Data files beside it that it opened when it was imported."""
     declared: set[Path] = dataclasses.field(default_factory=set)
     """Files named by `own(..., files=[...])`."""
 
@@ -108,12 +103,12 @@ def _executed(sources: Sources, *, name: str) -> _Code:
     text = content.decode(errors="replace")  # kept for tracebacks: the file may change later
     linecache.cache[str(path)] = (len(content), None, text.splitlines(keepends=True), str(path))
     try:
-        with opened_files() as opened, importable(sources, package=name):
+        with importable(sources, package=name):
             exec(compile(content, path, "exec"), vars(module))
     except Exception as error:
         del sys.modules[name]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}{line_in(error)}") from None
-    return _Code(module, sources, {file for file in opened if file.is_relative_to(path.parent)})
+    return _Code(module, sources)
 
 
 def check_listed() -> list[Path]:
@@ -165,7 +160,8 @@ def _declared(code: _Code, thing: Any, files: Iterable[str]) -> str:
             raise ValueError(
                 f"own(): files: there is no file {path}; give a path relative to {code.path}, or an absolute one"
             )
-        digests[name] = file_sha256(resolve_allowed(path))
+        with resolve_allowed(path).open("rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
         code.declared.add(path)
     if digests and callable(thing) and PRETRAINED not in inspect.signature(thing).parameters:
         raise ValueError(
@@ -174,16 +170,6 @@ def _declared(code: _Code, thing: Any, files: Iterable[str]) -> str:
         )
     content = json.dumps(sorted(digests.items())).encode()
     return f"-{hashlib.sha256(content).hexdigest()[:_DIGITS]}" if digests else ""
-
-
-def undeclared(text: str, opened: set[Path]) -> list[Path]:
-    """Return the files that the code of reference `text` reads, `opened` among them, although `own` does not name them.
-
-    Another file in their place would be taken for the same model.
-    """
-    code = _code_of(text)
-    declared = {path.resolve() for path in code.declared}
-    return sorted(path for path in code.opened | opened if path.resolve() not in declared)
 
 
 class UserCodeError(Permanent):
@@ -228,21 +214,10 @@ def line_in(error: BaseException) -> str:
 def _lines(error: BaseException) -> list[tuple[str, int, str, str]]:
     """Return file, line, function and code of the user's lines that led to `error`, innermost last."""
     return [
-        (_path_of(file), line, frame.f_code.co_name, redact_text(linecache.getline(file, line).strip()))
+        (file, line, frame.f_code.co_name, redact_text(linecache.getline(file, line).strip()))
         for frame, line in traceback.walk_tb(error.__traceback__)
         if str(frame.f_globals.get("__name__")).startswith(_PACKAGE) and (file := frame.f_code.co_filename)
     ]
-
-
-def _path_of(name: str) -> str:
-    """Return the path of a user's file as on the machine where the run began."""
-    file = Path(name)
-    package = next((folder for folder in file.parents if folder.name.startswith(_PACKAGE)), None)
-    return str(_origin(package).parent / file.relative_to(package)) if package else str(file)
-
-
-def _origin(package: Path) -> Path:
-    return Path((package / _ORIGIN).read_text())
 
 
 def is_reference(text: str) -> bool:
@@ -262,7 +237,7 @@ def _code_of(text: str) -> _Code:
         return _loaded[digest]
     if spec := importlib.util.find_spec(_PACKAGE + digest):  # on a cluster
         package = Path(next(iter(spec.submodule_search_locations or ())))
-        return _registered(read_sources(package / _origin(package).name, read=Path.read_bytes))
+        return _registered(read_sources(package / match["file"], read=Path.read_bytes))
     paths = check_listed()
     for path in paths:
         if digest_of(read_sources(path, read=read_allowed)).startswith(digest):
@@ -287,8 +262,7 @@ def packaged() -> Iterator[list[str]]:
         packages |= {digest: code.sources for digest, code in _loaded.items()}
         for digest, sources in packages.items():
             package, origin = Path(folder, _PACKAGE + digest), sources[""][0]
-            contents = {origin.with_name("__init__.py"): b"", origin.with_name(_ORIGIN): str(origin).encode()}
-            contents |= dict(sources.values())
+            contents = {origin.with_name("__init__.py"): b""} | dict(sources.values())
             declared = _loaded[digest].declared if digest in _loaded else set()
             for path in [*contents, *declared]:
                 if path in contents or (path.is_relative_to(origin.parent) and path.is_file()):

@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import functools
 import hashlib
 import os
 import sys
@@ -20,9 +19,6 @@ Sources = dict[str, tuple[Path, bytes]]
 
 PROJECT = ("flows", "tasks", "storage")
 """This project's own packages."""
-_PYTHON = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", "/etc")
-"""Folders whose files are Python's, a package's or the system's."""
-_CODE = (".py", ".pyc", ".so")
 
 
 def read_sources(file: Path, *, read: Callable[[Path], bytes]) -> Sources:
@@ -46,17 +42,6 @@ def digest_of(sources: Sources) -> str:
     return digest.hexdigest()
 
 
-def file_sha256(path: Path) -> str:
-    """Return the digest of a file of any size; an unchanged one is read once."""
-    return _file_sha256(path, path.stat().st_size, path.stat().st_mtime_ns)
-
-
-@functools.cache
-def _file_sha256(path: Path, _size: int, _mtime_ns: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_allowed(path: Path) -> bytes:
     """Read a file that may be executed, by its resolved path: a link may change after the check."""
     return resolve_allowed(path).read_bytes()
@@ -78,7 +63,7 @@ def importable(sources: Sources, *, package: str) -> Iterator[None]:
 
     So another version of the recipe imports its own modules of the same names.
     """
-    names = [*filter(None, sources), *_namespaces(sources)]
+    names = [*filter(None, sources)]
     others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     finder = _Finder(sources)
     sys.meta_path.insert(0, finder)
@@ -98,13 +83,10 @@ class _Finder(MetaPathFinder, SourceLoader):  # type: ignore[misc]
 
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
-        self.namespaces = _namespaces(sources)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname in self.namespaces:
-            return ModuleSpec(fullname, None, is_package=True)
         if fullname not in self.sources:
             return None
         file = self.sources[fullname][0]
@@ -112,32 +94,10 @@ class _Finder(MetaPathFinder, SourceLoader):  # type: ignore[misc]
         return spec_from_file_location(fullname, file, loader=self, submodule_search_locations=locations)
 
     def get_filename(self, fullname: str) -> str:
-        if fullname not in self.sources:
-            raise ImportError(fullname)
         return str(self.sources[fullname][0])
 
     def get_data(self, path: str | bytes) -> bytes:
         return next(content for file, content in self.sources.values() if str(file) == path)
-
-
-@contextlib.contextmanager
-def opened_files() -> Iterator[set[Path]]:
-    """Yield a set that, after the block, holds the data files that Python's `open` opened in it."""
-    names = set[str]()
-    files = set[Path]()
-    is_on = True
-
-    def note(event: str, arguments: tuple[object, ...]) -> None:  # a hook stays until the process ends
-        if is_on and event == "open" and isinstance(arguments[0], str | os.PathLike):
-            names.add(os.path.abspath(os.fspath(arguments[0])))
-
-    sys.addaudithook(note)
-    try:
-        yield files
-    finally:
-        is_on = False
-        paths = (Path(name) for name in names if not name.endswith(_CODE))
-        files |= {path for path in paths if not any(map(path.is_relative_to, _PYTHON)) and path.is_file()}
 
 
 def _imported(content: bytes) -> set[str]:
@@ -156,25 +116,9 @@ def _imported(content: bytes) -> set[str]:
 
 
 def _modules(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of the module `top` in `folder`, of a package all modules.
-
-    As in Python, a folder without `__init__.py` is a package only if there is no other module of its name.
-    """
+    """Yield name and path of the module `top` in `folder`, of a package all modules."""
     package, module = folder / top, folder / f"{top}.py"
-    is_package = (package / "__init__.py").is_file() or not (module.is_file() or _is_installed(top))
-    for file in sorted(package.rglob("*.py")) if is_package else [module]:
+    for file in sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else [module]:
         if file.is_file():
             *parents, name = file.relative_to(folder).with_suffix("").parts
             yield ".".join(parents if name == "__init__" else [*parents, name]), file
-
-
-def _is_installed(top: str) -> bool:
-    """Return whether Python itself finds a module called `top`, other than a folder without `__init__.py`."""
-    specs = (finder.find_spec(top, None) for finder in sys.meta_path)
-    return any(spec is not None and spec.origin is not None for spec in specs)
-
-
-def _namespaces(sources: Sources) -> set[str]:
-    """Return the names of packages without `__init__.py`: they are above modules, but have no source."""
-    above = {name.rsplit(".", depth)[0] for name in sources for depth in range(1, name.count(".") + 1)}
-    return above - set(sources)

@@ -5,11 +5,8 @@ import dataclasses
 import gzip
 import hashlib
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,14 +15,13 @@ import safetensors.numpy
 import tenacity
 import torchvision
 
-from tasks.learning import downloading, user_code
+from tasks.learning import downloading
 from tasks.learning.downloading import DownloadFailed, WrongChecksum
 from tasks.learning.sources import SourceFile, Split, mnist
 from tasks.learning.sources.mnist_sample import FOLDER, SOURCE
 from tests import mirrors
 from tests.mirrors import Fault, Mirror
 from tests.prefect_system import free_port
-from tests.runs import CHECKOUT
 
 NAME = SOURCE.files[0].name
 UNPINNED = [dataclasses.replace(file, content_sha256=None) for file in SOURCE.files]
@@ -74,7 +70,7 @@ class TestFetch:
         }
         assert shipped(tmp_path)
 
-    @pytest.mark.parametrize("fault", [503, 500, 429, "reset", "garbage", "truncated"])
+    @pytest.mark.parametrize("fault", [503, 429, "reset", "truncated"])
     def test_fault_of_the_network_is_tried_again(self, tmp_path: Path, mirror: Mirror, fault: Fault) -> None:
         before = [None] if fault == "truncated" else []
         mirror.misbehave(NAME, *before, fault)
@@ -82,30 +78,22 @@ class TestFetch:
         assert mirror.requests.count(NAME) == len(before) + 1 + REQUESTS_PER_TRY
         assert shipped(tmp_path)
 
-    @pytest.mark.parametrize("is_pinned", [False, True])
-    def test_weights_without_md5_that_were_cut_off_are_fetched_again(self, tmp_path: Path, is_pinned: bool) -> None:
+    def test_weights_without_checksums_that_were_cut_off_are_fetched_again(self, tmp_path: Path) -> None:
         (folder := tmp_path / "published").mkdir()
         content = safetensors.numpy.save({"weight": np.arange(100_000)})
         (folder / "a.safetensors").write_bytes(content)
-        sha256 = hashlib.sha256(content).hexdigest()[:8] if is_pinned else ""
         with mirrors.serve(folder) as mirror:
-            file = SourceFile(name="a.safetensors", md5="", sha256=sha256, url=mirror.address + "a.safetensors")
+            file = SourceFile(name="a.safetensors", md5="", sha256="", url=mirror.address + "a.safetensors")
             mirror.misbehave("a.safetensors", None, "truncated")
             downloading.fetch_file(file, tmp_path, mirrors=(), log=lambda *_: None)
             assert (tmp_path / "a.safetensors").read_bytes() == content
             mirror.misbehave("a.safetensors", always="truncated")
-            with pytest.raises(DownloadFailed, match=r"a.safetensors could not be fetched; .*(cut off|wrong sha256)"):
+            with pytest.raises(DownloadFailed, match=r"a.safetensors could not be fetched; .*cut off"):
                 downloading.fetch_file(file, tmp_path, mirrors=(), log=lambda *_: None)
 
     @pytest.mark.parametrize(
         ("fault", "requests"),
-        [
-            (503, 4),
-            ("reset", 4),
-            (404, 1),
-            ("wrong", 2 * REQUESTS_PER_TRY),
-            ("truncated", 2 * REQUESTS_PER_TRY),
-        ],
+        [(503, 4), (404, 1), ("wrong", 2 * REQUESTS_PER_TRY)],
     )
     def test_mirror_that_stays_faulty_is_left_for_the_next(
         self, tmp_path: Path, mirror: Mirror, other: Mirror, fault: Fault, requests: int
@@ -129,11 +117,6 @@ class TestFetch:
         with pytest.raises(DownloadFailed, match=f"wrong sha256: expected 0{{64}}, found {SOURCE.files[0].sha256}"):
             fetch(tmp_path, mirror.address, source=dataclasses.replace(SOURCE, files=files))
         assert list(tmp_path.iterdir()) == []
-
-    def test_what_lies_there_already_is_used_only_with_the_right_checksum(self, tmp_path: Path, mirror: Mirror) -> None:
-        (tmp_path / NAME).write_bytes(b"left by somebody")
-        fetch(tmp_path, mirror.address)
-        assert shipped(tmp_path)
 
     def test_failure_of_all_mirrors_names_each_of_them_and_why(self, tmp_path: Path, mirror: Mirror) -> None:
         mirror.misbehave(NAME, always=404)
@@ -164,50 +147,21 @@ class TestPatience:
         assert said[:3] == [line for line in said if "retrying all mirrors for another 1.0 minutes" in line]
         assert f"{NAME} could not be fetched; {address}: <urlopen error [Errno" in said[0]
 
-    def test_name_that_does_not_resolve_is_tried_until_the_timeout(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_mirror_that_answers_otherwise_is_not_waited_for(self, tmp_path: Path, mirror: Mirror) -> None:
+        mirror.misbehave(NAME, always=404)
         said: list[str] = []
-        clock = SimpleNamespace(monotonic=lambda: float(len(said)), sleep=lambda seconds: None)
-        monkeypatch.setattr(downloading, "time", clock)  # one second for each retry, however slow the resolver is
-        address = "http://no-such-host.invalid/"
-        with mirrors.refusing() as closed, pytest.raises(DownloadFailed, match="no-such-host.invalid.*; http://127"):
-            downloading.fetch_file(
-                SOURCE.files[0],
-                tmp_path,
-                mirrors=[address, closed],
-                log=lambda *line: said.append(""),
-                timeout_s=2,
-            )
-        assert len(said) == 2
-
-    @pytest.mark.parametrize("fault", [404, "wrong"])
-    def test_mirror_that_answers_otherwise_is_not_waited_for(
-        self, tmp_path: Path, mirror: Mirror, fault: Fault
-    ) -> None:
-        mirror.misbehave(NAME, always=fault)
-        said: list[str] = []
+        how: dict[str, Any] = {"log": lambda *line: said.append(""), "timeout_s": 60}
         with mirrors.refusing() as closed, pytest.raises(DownloadFailed):
-            downloading.fetch_file(
-                SOURCE.files[0],
-                tmp_path,
-                mirrors=[closed, mirror.address],
-                log=lambda *line: said.append(""),
-                timeout_s=60,
-            )
+            downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[closed, mirror.address], **how)
         assert said == []
 
 
-class TestUnreachable:
-    def test_source_is_unreachable_when_every_mirror_refuses_connections(self) -> None:
-        with mirrors.refusing() as one, mirrors.refusing() as two:
-            assert not downloading.reachable(dataclasses.replace(SOURCE, mirrors=(one, two)))
-
-    @pytest.mark.parametrize("fault", [None, 503, 404, "garbage"])
-    def test_mirror_that_gives_any_answer_is_reachable(self, mirror: Mirror, fault: Fault) -> None:
-        mirror.misbehave(NAME, always=fault)
-        with mirrors.refusing() as closed:
-            assert downloading.reachable(dataclasses.replace(SOURCE, mirrors=(closed, mirror.address)))
+@pytest.mark.parametrize("fault", [503, 404, "garbage"])
+def test_source_is_reachable_if_one_of_its_mirrors_gives_any_answer(mirror: Mirror, fault: Fault) -> None:
+    mirror.misbehave(NAME, always=fault)
+    with mirrors.refusing() as closed:
+        assert downloading.reachable(dataclasses.replace(SOURCE, mirrors=(closed, mirror.address)))
+        assert not downloading.reachable(dataclasses.replace(SOURCE, mirrors=(closed,)))
 
 
 class TestMirrorAddress:
@@ -220,40 +174,14 @@ class TestMirrorAddress:
                 fetch(folder, downloading.mirror_address(mirror))
                 assert shipped(folder)
 
-    def test_files_of_a_folder_are_fetched_without_importing_torch(self, tmp_path: Path) -> None:
-        code = f"""
-import sys
-from pathlib import Path
-from tasks.learning.sources.mnist_sample import SOURCE
-from tests import mirrors
-mirrors.fetch(SOURCE, Path({str(tmp_path)!r}), {FOLDER.as_uri() + "/"!r})
-sys.exit("torch" in sys.modules)
-"""
-        assert subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=False).returncode == 0
-        assert shipped(tmp_path)
-
-    def test_relative_folder_is_taken_from_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        copy_of_the_files(tmp_path / "files")
-        assert downloading.mirror_address("files") == (tmp_path / "files").as_uri() + "/"
-
-    @pytest.mark.parametrize("source", ["http://host:8080/a%20b/c", "https://host", str(FOLDER)])
-    def test_address_of_an_address_is_the_same(self, source: str) -> None:
-        address = downloading.mirror_address(source)
-        assert address.endswith("/")
-        assert downloading.mirror_address(address) == address
-
     @pytest.mark.parametrize(
         ("source", "message"),
         [
             ("ftp://host/files", "--mirror must be an http(s) address or a folder, got 'ftp://host/files'"),
-            ("", "--mirror must be an http(s) address or a folder, got ''"),
             ("/no/such/folder", "--mirror: there is no folder '/no/such/folder'; choose one"),
-            ("file:///no/such/folder", "--mirror: there is no folder 'file:///no/such/folder'; choose one"),
             (str(FOLDER / NAME), "--mirror: there is no folder"),
             ("http://", "--mirror must be http(s)://host/path/ without credentials or query, got 'http://'"),
             ("http://host:port/", "--mirror must be http(s)://host/path/"),
-            ("http://[/", "--mirror must be http(s)://host/path/"),
             ("https://host/files?key=secret", "--mirror must be http(s)://host/path/"),
             ("https://user:secret@host/", "--mirror must be http(s)://host/path/"),
             ("ftp://user:secret@host/", "--mirror must be an http(s) address or a folder"),
@@ -275,10 +203,7 @@ class TestMirrors:
         ("mirror", "shown"),
         [
             ("ftp://user:secret@host/", "ftp://***@host/"),
-            ("https://secret@host/files/", "https://***@host/files/"),
             ("https://host/?key=secret&file=", "https://host/"),
-            ("https://host/#secret", "https://host/"),
-            ("http://[secret@/", "http://***@/"),
         ],
     )
     def test_address_with_a_secret_is_refused_by_field_without_showing_it(self, mirror: str, shown: str) -> None:
@@ -287,19 +212,6 @@ class TestMirrors:
         )
         with pytest.raises(ValueError, match=re.escape(says)) as caught:
             dataclasses.replace(SOURCE, mirrors=("https://host/a@b/", mirror))
-        assert "secret" not in str(caught.value)
-
-    def test_line_of_the_users_file_with_such_an_address_is_shown_without_the_secret(self, tmp_path: Path) -> None:
-        path = tmp_path / "mine.py"
-        path.write_text(
-            "from tasks.learning.sources import Source\n"
-            "GIVEN = dict(name='x', files=(), classes=(), image_shape=(1, 1, 1), read=print)\n"
-            "MINE = Source(**GIVEN, mirrors=('ftp://user:secret@host/',))\n"
-        )
-        with pytest.raises(
-            ValueError, match=r"mine\.py cannot be imported: ValueError: mirrors must .*\(line 3: "
-        ) as caught:
-            user_code.load(path)
         assert "secret" not in str(caught.value)
 
     def test_address_is_shown_without_its_query_by_the_log_and_by_errors(self, tmp_path: Path, mirror: Mirror) -> None:
@@ -329,13 +241,12 @@ class TestSources:
         assert (hashlib.md5(content).hexdigest(), hashlib.sha256(content).hexdigest()) == (file.md5, file.sha256)
         assert hashlib.sha256(gzip.decompress(content)).hexdigest() == file.content_sha256
 
-    @pytest.mark.parametrize(("name", "count"), [("train", 6000), ("test", 1000)])
-    def test_digits_are_read_with_their_labels(self, digits: dict[str, Split], name: str, count: int) -> None:
-        split = digits[name]
-        assert (split.images.shape, str(split.images.dtype)) == ((count, 28, 28, 1), "uint8")
-        assert (split.labels.shape, str(split.labels.dtype)) == ((count,), "int64")
-        assert np.unique(split.labels).tolist() == list(range(10))
-        assert split.labels[:5].tolist() == {"train": [5, 0, 4, 1, 9], "test": [7, 2, 1, 0, 4]}[name]
+    def test_digits_are_read_with_their_labels(self, digits: dict[str, Split]) -> None:
+        for name, count, first in (("train", 6000, [5, 0, 4, 1, 9]), ("test", 1000, [7, 2, 1, 0, 4])):
+            split = digits[name]
+            assert (split.images.shape, str(split.images.dtype)) == ((count, 28, 28, 1), "uint8")
+            assert (split.labels.shape, str(split.labels.dtype)) == ((count,), "int64")
+            assert split.labels[:5].tolist() == first
 
     def test_content_that_is_not_the_published_one_is_refused_with_expected_and_found(self, tmp_path: Path) -> None:
         folder = copy_of_the_files(tmp_path / "files")
@@ -354,11 +265,9 @@ class TestSources:
         with pytest.raises(ValueError, match="has 6000 images but train-labels-idx1-ubyte 1000 labels"):
             next(mnist.read_idx(folder, files=UNPINNED))
 
-    @pytest.mark.parametrize("file", SOURCE.files[:2], ids=lambda file: file.name)
-    @pytest.mark.parametrize("kept", [0, 7, 4000, None])
-    def test_content_that_is_cut_off_is_refused_by_name(
-        self, tmp_path: Path, file: SourceFile, kept: int | None
-    ) -> None:
+    @pytest.mark.parametrize("kept", [7, 4000, None])
+    def test_content_that_is_cut_off_is_refused_by_name(self, tmp_path: Path, kept: int | None) -> None:
+        file = SOURCE.files[0]
         path = copy_of_the_files(tmp_path / "files") / file.name
         content = path.read_bytes()
         cut = content[:-100] if kept is None else gzip.compress(gzip.decompress(content)[:kept])

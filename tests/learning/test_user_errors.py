@@ -1,9 +1,6 @@
 """Errors that pass through the user's file name its lines, wherever it runs; other errors pass unchanged."""
 
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import torch
 from tasks.learning import recipes, user_code
 from tasks.learning.modeling import Classifier, ModelSpec
 from tasks.learning.user_code import UserCodeError
-from tests.runs import CHECKOUT
 
 RECIPE = """
 from torch import nn
@@ -102,14 +98,11 @@ def test_missing_file_or_module_is_an_error_of_the_code_that_needs_it(user_modul
     assert "import it at the top of the recipe's file" in str(error_of(user_module.imports_late)).splitlines()[0]
 
 
-def test_errors_of_memory_peers_and_this_project_pass(user_module: Any) -> None:
+def test_errors_of_memory_peers_and_this_project_or_outside_the_users_file_pass(user_module: Any) -> None:
     for error in (MemoryError(), user_module.DistBackendError("lost"), UserCodeError("once")):
         with pytest.raises(type(error)) as caught, user_code.wrap_user_errors():
             user_module.raises(error)
         assert caught.value is error
-
-
-def test_errors_outside_the_users_file_pass() -> None:
     with pytest.raises(FileNotFoundError), user_code.wrap_user_errors():
         Path("/nowhere/at/all").read_bytes()
 
@@ -117,17 +110,3 @@ def test_errors_outside_the_users_file_pass() -> None:
 def test_recipe_that_fails_names_its_line(user_module: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"failed: KeyError: 'model' \(line 23: return Recipe\(name=.*\)$"):
         recipes.load(f"{tmp_path}/my_recipe.py:failing")
-
-
-def test_on_a_cluster_the_lines_are_those_of_the_file_where_the_run_began(user_module: Any, tmp_path: Path) -> None:
-    reference = user_code.reference(user_module.network)
-    program = (
-        "import sys; from tests.learning.test_user_errors import predict\n"
-        "try: predict(sys.argv[1])\nexcept Exception as error: print(error)"
-    )
-    with user_code.packaged() as packages:
-        paths = os.pathsep.join(str(Path(package).parent) for package in packages)
-        env = os.environ | {user_code.FILES: "", "PYTHONPATH": paths}
-        command = [sys.executable, "-c", program, reference]
-        process = subprocess.run(command, env=env, cwd=CHECKOUT, capture_output=True, text=True)
-    assert f"{tmp_path}/my_recipe.py, line 14, in forward\n    return self.head" in process.stdout, process.stderr
