@@ -36,9 +36,8 @@ def drawn(
     numbers_per_row = 2 * bool(max_shift) + mirrors
     at_once = max(1, _DRAWN_AT_ONCE // (batch_size * max(1, numbers_per_row)))
     for start in range(0, steps, at_once):
-        here = torch.empty(
-            min(at_once, steps - start), numbers_per_row, batch_size, dtype=torch.int64, pin_memory=_is_gpu(device)
-        )
+        shape = (min(at_once, steps - start), numbers_per_row, batch_size)
+        here = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
         for numbers in here:
             if max_shift:
                 numbers[:2] = torch.randint(0, 2 * max_shift + 1, (2, batch_size), generator=generator)
@@ -116,7 +115,3 @@ def _changed(image_HWC: np.ndarray, policy: Callable[[Image.Image], Image.Image]
 def classes_of(labels: Tensor) -> Tensor:
     """Return the class of each label; of mixed labels the one with the largest share."""
     return labels if labels.ndim == 1 else labels.argmax(1)
-
-
-def _is_gpu(device: torch.device) -> bool:
-    return device.type == "cuda"

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from storage import error_policy
 from tasks.learning.augmentation import RandomTransforms, classes_of, drawn, flipped, shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, balanced_weights, check_steps, local_batch_size
 from tasks.learning.head import norms_of_backbone, weights_of_backbone
@@ -126,18 +125,7 @@ class Trainer:
         if self.world_size > 1:
             for buffer in self.model.buffers():  # the checkpoint stores the running statistics of rank 0
                 dist.broadcast(buffer, src=0)
-        try:
-            loss, right, weight, rows, temperature = self._validate(on_batch)
-        except Exception as error:
-            # Ray's own error is of a task that reads rows: another batch size would not help, a restart may.
-            if not error_policy.is_out_of_memory(error) or type(error).__module__.startswith("ray."):
-                raise
-            has_graph = isinstance(self.run_step, GraphedStep) and self.run_step.graph is not None
-            eager = " or step=eager, since the CUDA graph keeps the memory of a training step" if has_graph else ""
-            raise torch.OutOfMemoryError(
-                f"validation does not fit into memory; use a validation_batch_size below {self.validation_batch_size}"
-                f"{eager}: {error}"
-            ) from error
+        loss, right, weight, rows, temperature = self._validate(on_batch)
         self._ended_at = time.perf_counter()
         seconds = checkpoint_wait_s + self._ended_at - began_at
         seconds, train_s, data_wait_s, checkpoint_wait_s = self._reduced(

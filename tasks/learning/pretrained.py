@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import re
 import sys
 from collections import OrderedDict
@@ -142,14 +141,6 @@ def normalisation(model: str, *, channels: int) -> tuple[tuple[float, ...], tupl
     if len(weights.mean) == channels:
         return weights.mean, weights.std
     return (sum(weights.mean) / 3,) * channels, (sum(weights.std) / 3,) * channels
-
-
-def check_hash(path: Path, sha256: str) -> None:
-    """Raise `ValueError` unless the SHA-256 of the file `path` starts with `sha256`."""
-    with path.open("rb") as file:
-        got = hashlib.file_digest(file, "sha256").hexdigest()
-    if not got.startswith(sha256):
-        raise ValueError(f"start: the SHA-256 of {path} must start with {sha256}, got {got}; fetch the file again")
 
 
 def read_weights(path: Path) -> "dict[str, Tensor]":

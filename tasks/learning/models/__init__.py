@@ -139,18 +139,11 @@ def _timms(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Mo
     return model
 
 
-def first_convolution(model: "nn.Module") -> "tuple[str, nn.Conv2d]":
-    """Return the first convolution of `model`, which takes the image, and its name."""
-    from torch import nn
-
-    return next((name, module) for name, module in model.named_modules() if isinstance(module, nn.Conv2d))
-
-
 def with_channels(model: "nn.Module", channels: int) -> "nn.Module":
     """Make the first convolution of `model` take `channels`; if it did not, replace it with random weights."""
     from torch import nn
 
-    name, first = first_convolution(model)
+    name, first = next((name, module) for name, module in model.named_modules() if isinstance(module, nn.Conv2d))
     if first.in_channels == channels:
         return model
     taken = nn.Conv2d(

@@ -6,7 +6,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from storage.uri import check_name, redact
@@ -41,28 +41,14 @@ class SourceFile:
         return self.name if _PLAIN.fullmatch(self.name) else f"file-{self.sha256[:12]}"
 
 
-class Rows(Protocol):
-    """Images, (N, H, W, C), that are loaded into memory some rows at a time: an array, a mapped file, or own class."""
-
-    @property
-    def dtype(self) -> "np.dtype[Any]": ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> "np.ndarray": ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Split:
     """One split with its rows in the order of the source."""
 
     name: str
     """`train` or `test`."""
-    images: Rows
-    """uint8, (N, H, W, C); rows are read by slices."""
+    images: "np.ndarray"
+    """uint8, (N, H, W, C); rows are read by slices, so a mapped file, or any object with such slices, will do."""
     labels: "np.ndarray"
     """int64, (N,)."""
 
