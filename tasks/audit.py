@@ -6,8 +6,7 @@ from prefect import task
 
 from storage import commits, kinds, manifest, tables
 from storage.uri import URI, AuditURI, PredictionsURI
-from tasks.auditing import page
-from tasks.auditing.rows import Fold, find_suspects
+from tasks.auditing.rows import Fold, find_suspects, render
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.parameters import AuditParameters
@@ -32,7 +31,7 @@ def _write(
     read = {role: manifest.load(uri) for role, uri in predictions.items()}
     folds = [Fold(PredictionsURI(uri), parameters.only) for uri in predictions.values()]
     suspects = find_suspects(folds)
-    content = page.render(suspects, folds).encode()
+    content = render(suspects, folds).encode()
     commits.commit(
         target,
         kind="audit",

@@ -1,7 +1,8 @@
-"""Rows of an audit: suspects among the predictions of its trainings, by file, and their images."""
+"""Rows of an audit: suspects among the predictions of its trainings, by file, their images, and the page of them."""
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from storage import manifest, tables
 from storage.uri import AuditURI, DatasetURI, PredictionsURI
+from tasks import report_page
 from tasks.auditing import confident_learning
 from tasks.auditing.confident_learning import LabelNoise
 from tasks.jobs import row_origins
@@ -34,6 +36,8 @@ SCHEMA = pa.schema(
 these, as many are `sure` as there are wrong labels."""
 LEAST = 0.02
 """Share of all rows that are shown at least."""
+MOST_SHOWN = 200
+"""Most suspects on the page; the table has all."""
 _FITTED = 2**21
 """Most probabilities that the label noise is fitted to."""
 _PREFIX = "probability_"
@@ -134,7 +138,7 @@ def _worst(fold: Fold, number: int, noise: LabelNoise, *, count: int) -> pd.Data
     return pd.concat(frames).nsmallest(count, "probability_given")
 
 
-def images_of(raw: DatasetURI, suspects: pa.Table) -> dict[int, np.ndarray]:
+def _images_of(raw: DatasetURI, suspects: pa.Table) -> dict[int, np.ndarray]:
     """Read the images of `suspects`, uint8 (H, W, C), by their rank from 0; a raw dataset is read part by part."""
     recorded = manifest.load(raw)
     shape, pictures = images.shape_of(recorded.columns["metadata"]), dict[int, np.ndarray]()
@@ -146,6 +150,21 @@ def images_of(raw: DatasetURI, suspects: pa.Table) -> dict[int, np.ndarray]:
             ids, pixels = table["id"].to_numpy()[chosen].tolist(), images.to_arrays(table.take(chosen), shape)[0]
             pictures |= {ranks[id_]: image for id_, image in zip(ids, pixels, strict=True)}
     return pictures
+
+
+def render(suspects: pa.Table, folds: Sequence[Fold]) -> str:
+    """Render the page; the same suspects give the same bytes."""
+    shown = suspects.slice(0, MOST_SHOWN)
+    pictures = _images_of(folds[0].raw, shown)
+    template = report_page.environment(Path(__file__).parent).get_template("audit.html.j2")
+    return template.render(
+        suspects=[row | {"image": pictures[rank]} for rank, row in enumerate(shown.to_pylist())],
+        total=len(suspects),
+        sure=sum(suspects["sure"].to_pylist()),
+        rows=sum(fold.num_rows for fold in folds),
+        trainings=len(folds),
+        longest_word=0,
+    )
 
 
 def read(audit: AuditURI) -> list[dict[str, Any]]:

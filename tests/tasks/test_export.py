@@ -186,7 +186,7 @@ def test_bf16_training_is_exported_and_proven_in_fp32(prepared: DatasetURI, tmp_
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("two-faced", "not exported: the file does not give what the model gives: test row"),
+        ("two-faced", "not exported: the file does not give what the model gives: probabilities of test row"),
         ("branching", "the model cannot be exported: its code cannot be traced for any number of images"),
     ],
 )
