@@ -1,15 +1,13 @@
 """Examples: each is a recipe in a file of its own, as a user would write it."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
-from tasks.learning import models, recipes, training_state, user_code
+from tasks.learning import models, recipes, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec
@@ -49,7 +47,7 @@ class TestAirbench:
             pixels = nn.functional.interpolate(coarse, size=17, mode="bilinear") + tints[labels][:, :, None, None]
             return pixels.clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous(), labels
 
-        return some(256), some(64)
+        return some(128), some(64)
 
     @staticmethod
     def trainer(colours: tuple[Batch, Batch]) -> Trainer:
@@ -82,19 +80,6 @@ class TestAirbench:
         assert biases["lr"] == pytest.approx(64 * main["lr"]) and main["momentum"] == 0.85 and main["nesterov"]
         assert biases["lr"] * biases["weight_decay"] == pytest.approx(main["lr"] * main["weight_decay"])
 
-    @pytest.mark.parametrize("total_steps", [1, 2, 3, 100])
-    def test_the_rate_rises_from_a_fifth_to_the_peak_and_falls_to_seven_hundredths(self, total_steps: int) -> None:
-        factory = user_code.resolve(load().training.optimizer.factory)  # type: ignore[union-attr]
-        optimizer, schedule = factory(nn.Linear(1, 1), total_steps=total_steps)
-        rates, warmup = list[float](), int(0.23 * total_steps)
-        for _ in range(total_steps):
-            rates.append(float(schedule.get_last_lr()[0]) / float(schedule.base_lrs[0]))
-            optimizer.step()
-            schedule.step()
-        assert max(rates) == rates[warmup] == 1.0
-        assert rates[0] == pytest.approx(0.2 if warmup else 1.0)
-        assert rates[-1] <= 0.07 + 0.93 / (total_steps - warmup) + 1e-9
-
     def test_first_layer_whitens_the_patches_of_the_images_it_is_given(self, model: Any) -> None:
         generator = torch.Generator().manual_seed(0)
         coarse = torch.randn(64, 3, 8, 8, generator=generator)  # neighbouring pixels are alike, as in photographs
@@ -108,18 +93,6 @@ class TestAirbench:
         shares = rows @ rows.T / rows.shape[1] / (power[:, None] * power[None, :]).sqrt()
         torch.testing.assert_close(shares, torch.eye(half), rtol=0, atol=1e-3)
         assert power.max() <= 1.001 and (power > 0.5).sum() >= 3
-
-    def test_the_whitening_and_the_scales_of_norms_are_frozen_and_all_else_learns(self, model: Any) -> None:
-        loss = cross_entropy(model.train()(torch.randn(4, 3, 32, 32)), torch.tensor([0, 1, 2, 3]))
-        loss.backward()  # type: ignore[no-untyped-call]
-        frozen = {name for name, weight in model.named_parameters() if weight.grad is None}
-        norms = {name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
-        assert frozen == {"whitening.weight"} | {f"{name}.weight" for name in norms} and len(norms) == 6
-
-    def test_deeper_convolutions_begin_as_the_identity(self, model: Any) -> None:
-        inputs = torch.randn(1, 64, 5, 5)
-        outputs = nn.functional.conv2d(inputs, model.get_parameter("groups.1.conv1.weight"), padding="same")
-        torch.testing.assert_close(outputs[:, :64], inputs)
 
     def test_evaluation_weighs_mirrored_and_shifted_views_as_the_record_does(self, model: Any) -> None:
         images = torch.randn(2, 3, 32, 32)
@@ -143,11 +116,6 @@ class TestAirbench:
         mirrored = [torch.equal(new, old.flip(2)) for new, old in zip(views[0], images, strict=True)]
         assert 70 < sum(mirrored) < 130
         assert torch.equal(model.mirrored_in_turn(images[50:60].flip(0)), views[0][50:60].flip(0))
-
-    def test_images_move_by_up_to_two_pixels(self, model: Any) -> None:
-        images = torch.arange(32.0 * 32).view(1, 1, 32, 32).expand(500, 3, 32, 32)
-        centres = sys.modules[type(model).__module__].shifted(images)[:, 0, 16, 16] - images[0, 0, 16, 16]
-        assert set(centres.tolist()) == {32.0 * down + right for down in range(-2, 3) for right in range(-2, 3)}
 
     def test_images_that_are_too_small_are_refused(self) -> None:
         with pytest.raises(ValueError, match="airbench94 requires images of at least 17 x 17 pixels, got 16 x 40"):

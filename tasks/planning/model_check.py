@@ -11,7 +11,6 @@ from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import CheckpointURI
 from tasks.learning import downloading, user_code
-from tasks.learning.recipes import Recipe
 from tasks.learning.user_code import UserCodeError, wrap_user_errors
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import predictions_of

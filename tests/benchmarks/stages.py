@@ -1,4 +1,4 @@
-"""Lines 1 to 8 and 13: one stage of this project compared with the same work by hand."""
+"""Lines 2 to 8 and 13: one stage of this project compared with the same work by hand."""
 
 import contextlib
 import os
@@ -22,17 +22,6 @@ _FEEDING = {"resident": at_most(1.05), "streaming": at_most(3.3), "dataloader": 
 """The loaders; the tutorials' own has no target."""
 _RAY = "PIPELINE_BENCHMARK_RAY"
 """In the environment of every process of a Ray, and of no others."""
-
-
-def ingest(bench: Bench) -> Iterator[Ratio]:
-    """1: from images in memory to Parquet on the disk."""
-    times = 16
-    arguments = ["--mirror", bench.source, "--times", str(times), "--out", str(bench.fresh("ingest"))]
-    with started("ingest", *arguments) as arm:
-        arm.ask("ours"), arm.ask("plain")
-        ours, plain = in_turn(rate_of(arm, "ours"), rate_of(arm, "plain"), pairs=bench.pairs)
-        what = f"ingest, {times}x: ours / plain `pq.write_table`"
-        yield Ratio(number=1, what=what, ours=ours, other=plain, unit="rows/s", target=at_most(1.11))
 
 
 @contextlib.contextmanager

@@ -3,10 +3,9 @@
 import contextlib
 import io
 import json
-import random
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ import pytest
 
 from flows.__main__ import flow_of
 from flows.cli import app
-from storage import kinds, manifest
+from storage import manifest
 from storage.uri import URI
 from tasks.comparing import attribution
-from tasks.comparing.results import Results
 from tasks.learning import user_code
 from tests.image_folder import encoded
-from tests.runs import Run, find, no_flow
+from tests.runs import no_flow
 
 CLASSES = ("across", "down", "plain")
 SMALL = {"image_size": "16", "channels": "1", "model": "small-cnn", "epochs": "6", "batch_size": "16"}
@@ -87,7 +85,6 @@ def explain(root: Path, a: str, b: str, *more: str, flow: Any = flow_of) -> dict
 
 @pytest.fixture(scope="module")
 def explained(two: tuple[str, str], place: Path) -> dict[str, Any]:
-    shutil.copytree(place / "root", place / "before")
     return explain(place / "root", *two)
 
 
@@ -202,65 +199,3 @@ def test_parts_are_the_mean_of_both_orders_with_students_interval() -> None:
     assert parts["both"]["upper"] == pytest.approx(-0.20 + error * 2**0.5)
     same = attribution.differences({arm: np.array([0.9, 0.8]) for arm in attribution.ARMS})
     assert not any(part["is_told_apart"] for part in same.values())
-
-
-@pytest.mark.slow
-def test_explanation_that_is_killed_three_times_has_the_same_numbers(
-    explained: dict[str, Any], two: tuple[str, str], place: Path
-) -> None:
-    root, folder = place / "before", place / "runs"
-    words = ("diff", *(Path(uri).name for uri in two), "--storage", str(root), "--explain", "--json")
-    results = len(find(root, "**/_manifest.json"))
-    for count in sorted(random.Random(3).sample(range(1, 17), 3)):  # of 18 results: six models, measured
-
-        def is_time(count: int = count) -> bool:
-            return len(find(root, "**/_manifest.json")) >= results + count
-
-        Run(*words, folder=folder, script="__main__.py").kill_when(is_time)
-    ended = Run(*words, folder=folder, script="__main__.py").result()
-    accuracies = [[arm["test_accuracy"] for arm in document["explained"]["arms"]] for document in (ended, explained)]
-    assert accuracies[0] == accuracies[1]
-    assert ended["explained"]["differences"] == explained["explained"]["differences"]
-
-
-def remove_most_of_a_class(folder: Path) -> None:
-    for number in range(37):
-        (folder / f"train/down/down {number}.png").unlink()
-
-
-def relabel(folder: Path) -> None:
-    for number in range(30):
-        (folder / f"train/down/down {number}.png").rename(folder / f"train/plain/from down {number}.png")
-
-
-CAUSES: dict[str, tuple[dict[str, str], Callable[[Path], None] | None, str]] = {
-    "learning rate": ({"learning_rate": "5e-6"}, None, "recipe: learning_rate 0.002 -> 5e-06"),
-    "relabelled files": ({}, relabel, "data: 30 files relabelled: down -> plain 30"),
-    "removed examples": ({}, remove_most_of_a_class, "data: 37 files removed: down 37"),
-    "another crop": ({"crop_scale": "0.01"}, None, "recipe: crop_scale 0.3 -> 0.01"),
-}
-
-
-def accuracy_of(checkpoint: str) -> float:
-    evaluation = Results.of(URI(checkpoint)).require(kinds.EVALUATION)[1]
-    return float(evaluation.statistics["test_accuracy"])
-
-
-@pytest.mark.slow
-def test_planted_cause_is_the_only_one_named_after_real_trainings(tmp_path: Path, prefect_server: None) -> None:
-    folder, root = write_images(tmp_path / "images"), tmp_path / "root"
-    usual = {"store": "files", "crop_scale": "0.3", "max_shift": "", "epochs": "3"}
-    of_seed = {seed: accuracy_of(run(folder, root, **usual, seed=seed)) for seed in "0123"}
-    best, worst = (choose(of_seed, key=lambda seed: of_seed[seed]) for choose in (max, min))
-    usual["seed"] = best
-    good = run(folder, root, **usual)
-    causes = CAUSES | {"seed": ({"seed": worst}, None, f"recipe: seed {best} -> {worst}")}
-    for cause, (settings, change, named) in causes.items():
-        changed = shutil.copytree(folder, tmp_path / cause / "images")
-        if change:
-            change(changed)
-        document = command("diff", good, run(changed, root, **usual | settings), "--storage", str(root), flow=no_flow)
-        assert document["changes"] == [named] and document["notes"] == {}
-        accuracy = document["test_rows"]["metrics"]["test_accuracy"]
-        print(f"{cause:<17} {accuracy['a']:.4f} -> {accuracy['b']:.4f}  {document['changes']}")
-        assert accuracy["difference"] < 0

@@ -87,9 +87,6 @@ def raise_a_digit(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"validation_loss": 0.6', b'"validation_loss": 0.7'))
 
 
-DAMAGES: list[Callable[[Path], None]] = [flip, truncate, Path.unlink]
-
-
 def newest(scratch: URI) -> URI | None:
     """The checkpoint that a training resumes from; its local copy is whole."""
     with tempfile.TemporaryDirectory() as folder:
@@ -101,28 +98,25 @@ def newest(scratch: URI) -> URI | None:
 
 
 class TestNewest:
-    def test_latest_epoch_of_any_attempt_is_the_newest(self, scratch: URI) -> None:
-        assert newest(scratch) == scratch.child(EPOCHS[3])
-
-    @pytest.mark.parametrize("name", [WEIGHTS, TRAINING, META])
-    @pytest.mark.parametrize("damage", DAMAGES, ids=["flipped", "truncated", "missing"])
+    @pytest.mark.parametrize(
+        ("name", "damage"),
+        [(WEIGHTS, flip), (TRAINING, truncate), (WEIGHTS, Path.unlink), (META, Path.unlink), (META, raise_a_digit)],
+        ids=["flipped", "truncated", "missing", "without description", "changed digit"],
+    )
     def test_damaged_checkpoint_is_passed_over_for_the_one_before(
         self, scratch: URI, name: str, damage: Callable[[Path], None]
     ) -> None:
+        assert newest(scratch) == scratch.child(EPOCHS[3]), "of any attempt"
         damage(Path(scratch, EPOCHS[3], name))
         assert newest(scratch) == scratch.child(EPOCHS[2])
 
-    def test_changed_digit_in_the_description_is_noticed(self, scratch: URI) -> None:
-        raise_a_digit(Path(scratch, EPOCHS[3], META))
-        assert newest(scratch) == scratch.child(EPOCHS[2])
-
-    def test_checkpoint_whose_best_epoch_is_damaged_is_passed_over(self, scratch: URI) -> None:
+    def test_checkpoint_whose_best_epoch_is_damaged_is_passed_over_unless_another_attempt_has_it(
+        self, scratch: URI
+    ) -> None:
+        whole = shutil.copytree(Path(scratch, EPOCHS[2]), Path(scratch.parent, "whole"))
         flip(Path(scratch, EPOCHS[2], WEIGHTS))
         assert newest(scratch) == scratch.child(EPOCHS[1])
-
-    def test_best_epoch_may_be_whole_in_another_attempt(self, scratch: URI) -> None:
-        shutil.copytree(Path(scratch, EPOCHS[2]), Path(scratch, "attempt-3/epoch-0002"))
-        flip(Path(scratch, EPOCHS[2], WEIGHTS))
+        shutil.copytree(whole, Path(scratch, "attempt-3/epoch-0002"))
         assert newest(scratch) == scratch.child(EPOCHS[3])
 
     def test_tenth_attempt_is_later_than_the_ninth(self, scratch: URI) -> None:
@@ -136,13 +130,10 @@ class TestNewest:
         place.symlink_to(tmp_path / "elsewhere")
         assert newest(scratch) == scratch.child(EPOCHS[2])
 
-    def test_without_a_complete_checkpoint_there_is_no_newest(self, scratch: URI) -> None:
+    def test_without_a_complete_checkpoint_there_is_no_newest(self, scratch: URI, tmp_path: Path) -> None:
         for epoch in EPOCHS.values():
             truncate(Path(scratch, epoch, WEIGHTS))
-        assert newest(scratch) is None
-
-    def test_without_an_attempt_there_is_no_newest(self, tmp_path: Path) -> None:
-        assert newest(URI(str(tmp_path / "never"))) is None
+        assert newest(scratch) is newest(URI(str(tmp_path / "never"))) is None
 
 
 class TestRestore:
@@ -158,11 +149,7 @@ class TestRestore:
         ("prepared", "changed", "message"),
         [
             ("ba9876543210", {}, f"dataset: {PREPARED} in the interrupted run, ba9876543210 now; use"),
-            (
-                PREPARED,
-                {"parameters": {"epochs": 4}},
-                "parameters: {.*} in the interrupted run, {'epochs': 4} now; use",
-            ),
+            (PREPARED, {"parameters": {"epochs": 4}}, "parameters: {.*} in the interrupted run, {'epochs': 4} now"),
             (PREPARED, {"resolved": {"workers": 2}}, "workers: 1 in the interrupted run, 2 now; use"),
         ],
     )
@@ -191,10 +178,10 @@ class TestRestore:
 
 
 class TestCommit:
-    def test_committed_model_gives_what_the_best_epoch_gave(
+    def test_committed_model_gives_what_the_best_epoch_gave_and_tells_of_all_epochs_and_where_it_comes_from(
         self, run: Run, scratch: URI, target: CheckpointURI, digits: dict[str, Split]
     ) -> None:
-        commit(scratch, target)
+        committed = commit(scratch, target)
         model, meta = training_state.load_model(target)
         trained = new_trainer(digits).model.eval()
         trained.load_state_dict(run.weights[1])
@@ -202,14 +189,8 @@ class TestCommit:
         with torch.inference_mode():
             assert torch.equal(model(pixels), trained(pixels))
         assert (meta.epoch, meta.model["classes"]) == (2, list("0123456789"))
-
-    def test_committed_checkpoint_tells_of_all_epochs_and_where_it_comes_from(
-        self, run: Run, scratch: URI, target: CheckpointURI
-    ) -> None:
-        committed = commit(scratch, target)
         history = [vars(metrics) for metrics in run.history]
-        assert training_state.load_model(target)[1].history == history
-        assert (committed.statistics["history"], committed.statistics["best_epoch"]) == (history, 2)
+        assert meta.history == committed.statistics["history"] == history and committed.statistics["best_epoch"] == 2
         assert committed.parents == {"prepared": parent()}
         assert (committed.parameters, committed.statistics["resolved"]) == (ABOUT["parameters"], ABOUT["resolved"])
 
@@ -240,11 +221,9 @@ class TestCommit:
         with pytest.raises(Damaged, match="SHA-256"):
             training_state.load_model(target)
 
-    def test_uncommitted_checkpoint_is_refused(self, target: CheckpointURI) -> None:
+    def test_something_else_than_a_committed_checkpoint_is_refused(self, target: CheckpointURI) -> None:
         with pytest.raises(FileNotFoundError, match=f"{target} is not committed"):
             training_state.load_model(target)
-
-    def test_something_else_than_a_checkpoint_is_refused_by_kind(self, target: CheckpointURI) -> None:
         commits.commit(target, kind="raw", parents={}, parameters={}, listed=[])
         with pytest.raises(ValueError, match=f"{target} is not a checkpoint: its kind is 'raw'"):
             training_state.load_model(target)
@@ -265,11 +244,9 @@ class TestTrainingImages:
         table = attempts.training_images(target, commit(scratch, target))
         return [] if table is None else [(int(image.max()), name) for image, name in images.with_names(table)]
 
-    def test_those_of_the_latest_attempt_that_has_any_are_committed(self, scratch: URI, target: CheckpointURI) -> None:
-        self.write(scratch, 1, brightness=1)  # the second one went on where the first was cut off
-        assert self.committed(scratch, target) == [(1, "eel"), (1, "cat"), (1, "dog")]
-
-    def test_damaged_ones_are_passed_over(self, scratch: URI, target: CheckpointURI) -> None:
+    def test_those_of_the_latest_attempt_that_has_whole_ones_are_committed(
+        self, scratch: URI, target: CheckpointURI
+    ) -> None:
         self.write(scratch, 1, brightness=1)
         flip(self.write(scratch, 2, brightness=2))
         assert self.committed(scratch, target) == [(1, "eel"), (1, "cat"), (1, "dog")]

@@ -6,6 +6,7 @@ import hashlib
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,13 +62,13 @@ def test_every_image_comes_out_in_its_place_with_its_label(tmp_path: Path) -> No
     assert train.labels.dtype == np.int64
 
 
-def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
-    source = write_archive(tmp_path, cut=10)
-    with pytest.raises(ValueError, match="test_batch.bin is truncated: 21501 bytes"):
-        list(source.read(tmp_path))
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    source = write_archive(tmp_path, without="data_batch_3.bin")
-    with pytest.raises(ValueError, match="data_batch_3.bin is not in the archive"):
-        list(source.read(tmp_path))
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ({"cut": 10}, "test_batch.bin is truncated: 21501 bytes"),
+        ({"without": "data_batch_3.bin"}, "data_batch_3.bin is not in the archive"),
+    ],
+)
+def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path: Path, fault: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        list(write_archive(tmp_path, **fault).read(tmp_path))

@@ -11,7 +11,7 @@ from tasks.learning import checkpoint, training_state
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
 from tasks.learning.sources import Split
-from tests.learning import ranks, training
+from tests.learning import training
 from tests.learning.training import same, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
@@ -32,9 +32,8 @@ def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> 
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_frozen_backbone_keeps_its_weights_and_statistics(digits: dict[str, Split], optimizer: str) -> None:
-    trainer = started(digits, optimizer=optimizer)
+def test_frozen_backbone_keeps_its_weights_and_statistics(digits: dict[str, Split]) -> None:
+    trainer = started(digits, optimizer="sgd")
     states, rates = [weights(trainer)], list[tuple[float, float]]()
     for epoch in (1, 2, 3):
         metrics = trainer.run_epoch(epoch)
@@ -54,8 +53,7 @@ def test_scale_applies_in_every_epoch_to_the_backbone_alone(digits: dict[str, Sp
     assert 0 < metrics.backbone_learning_rate == pytest.approx(0.1 * metrics.learning_rate)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize(("after", "optimizer"), [(1, "adamw"), (2, "sgd")])
 def test_fine_tuning_that_resumes_in_any_phase_is_equal_bit_by_bit(
     digits: dict[str, Split], tmp_path: Path, after: int, optimizer: str
 ) -> None:
@@ -69,22 +67,6 @@ def test_fine_tuning_that_resumes_in_any_phase_is_equal_bit_by_bit(
     before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", about=ABOUT)
     assert [*before, *(resumed.run_epoch(epoch) for epoch in range(after + 1, 5))] == history
     assert same(weights(resumed), weights(whole))
-
-
-@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.slow), 3])
-def test_fine_tuning_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
-    digits: dict[str, Split], tmp_path: Path, world_size: int
-) -> None:
-    rows = {split: training.rows(digits[split], 0, 12 * world_size) for split in ("train", "test")}
-    torch.save(rows, tmp_path / "digits.pt")
-    ranks.start(ranks.resume_fine_tuning, str(tmp_path), world_size, world_size=world_size)
-    every = [torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True) for rank in range(world_size)]
-    for states in every:
-        assert not changed(every[0]["whole"], states["whole"]), "ranks have equal weights"
-        for phase in ("frozen", "unfrozen"):
-            assert not changed(states["whole"], states[phase]), f"resumed in the {phase} phase"
-        assert all("classifier.3" in name for name in changed(states["begin"], states["head only"]))
-        assert len(changed(states["head only"], states["whole"])) > 100
 
 
 @pytest.mark.parametrize(

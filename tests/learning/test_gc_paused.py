@@ -8,7 +8,7 @@ import pytest
 from storage.process import gc_paused
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
     """Running, whatever a test does with it."""
     gc.enable()
@@ -18,25 +18,16 @@ def collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.usefixtures("collector")
-class TestGcPaused:
-    def test_nothing_is_collected_inside_and_again_outside(self) -> None:
-        with gc_paused():
-            assert not gc.isenabled()
-        assert gc.isenabled()
+def test_nothing_is_collected_inside_and_what_was_created_there_is_frozen_even_after_a_failed_import() -> None:
+    with pytest.raises(ImportError), gc_paused():
+        assert not gc.isenabled()
+        imported: list[list[int]] = [[]]
+        raise ImportError("no module named torch")
+    assert gc.isenabled() and not any(each is imported for each in gc.get_objects())
 
-    def test_objects_created_inside_are_frozen(self) -> None:
-        with gc_paused():
-            imported: list[list[int]] = [[]]
-        assert not any(each is imported for each in gc.get_objects())
 
-    def test_a_failed_import_leaves_the_collector_on(self) -> None:
-        with pytest.raises(ImportError), gc_paused():
-            raise ImportError("no module named torch")
-        assert gc.isenabled()
-
-    def test_disabled_collector_stays_disabled(self) -> None:
-        gc.disable()
-        with gc_paused():
-            pass
-        assert not gc.isenabled() and not gc.get_freeze_count()
+def test_disabled_collector_stays_disabled() -> None:
+    gc.disable()
+    with gc_paused():
+        pass
+    assert not gc.isenabled() and not gc.get_freeze_count()

@@ -90,32 +90,12 @@ class TestRun:
         for expected, row in zip(golden, found, strict=True):
             assert row == pytest.approx(expected, rel=TOLERANCE), f"{GOLDEN.name} would be:\n{as_text}"
 
-    def test_same_run_again_is_equal_bit_by_bit(self, undisturbed: Run, digits: dict[str, Split]) -> None:
-        again = resnet18(digits)
-        assert [again.run_epoch(1), again.run_epoch(2)] == undisturbed.history
-        assert same(weights(again), undisturbed.weights)
-
     def test_resumed_run_is_equal_bit_by_bit(self, undisturbed: Run, digits: dict[str, Split]) -> None:
         resumed = resnet18(digits)
         history = training_state.restore(undisturbed.checkpoint, resumed, prepared="0123456789ab", about=ABOUT)
         torch.manual_seed(1)  # nothing may hang on the generator that gave the first weights
         assert [*history, resumed.run_epoch(2)] == undisturbed.history
         assert same(weights(resumed), undisturbed.weights)
-
-    def test_resumed_run_with_sgd_is_equal_bit_by_bit(self, digits: dict[str, Split], tmp_path: Path) -> None:
-        changes: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.8, "flip": "horizontal"}
-        trainer, resumed = small(digits, **changes), small(digits, **changes)
-        history = [trainer.run_epoch(1)]
-        snapshot = training_state.take(trainer, history, prepared="0123456789ab", about=ABOUT)
-        checkpoint.write(URI(str(tmp_path)), snapshot)
-        training_state.restore(tmp_path, resumed, prepared="0123456789ab", about=ABOUT)
-        assert trainer.run_epoch(2) == resumed.run_epoch(2)
-        assert same(weights(trainer), weights(resumed))
-
-    def test_other_seed_gives_another_run(self, digits: dict[str, Split]) -> None:
-        some, other = (small(digits, seed=seed) for seed in (0, 1))
-        some.run_epoch(1), other.run_epoch(1)
-        assert not same(weights(some), weights(other))
 
     def test_run_that_diverges_ends_with_advice(self, digits: dict[str, Split]) -> None:
         trainer = small(digits, learning_rate=1e30)
@@ -126,21 +106,10 @@ class TestRun:
         with pytest.raises(ValueError, match="batch_size must be at least .* got 65 with 1 worker and 64 rows"):
             small(digits, batch_size=65)
 
-    @pytest.mark.parametrize("pieces", [2, 5, 16])
-    def test_batch_in_pieces_learns_as_the_whole_batch_does(self, digits: dict[str, Split], pieces: int) -> None:
-        whole, in_pieces = small(digits), small(digits, micro_batches=pieces)
+    def test_batch_in_pieces_learns_as_the_whole_batch_does(self, digits: dict[str, Split]) -> None:
+        whole, in_pieces = small(digits), small(digits, micro_batches=5)
         for epoch in (1, 2):
             assert computed(in_pieces.run_epoch(epoch)) == pytest.approx(computed(whole.run_epoch(epoch)), rel=1e-3)
-
-    def test_batch_of_all_rows_trains(self, digits: dict[str, Split]) -> None:
-        assert small(digits, batch_size=64).run_epoch(1).step == 1
-
-    @pytest.mark.parametrize("epochs", [1, 2, 4])
-    def test_run_of_very_few_steps_has_a_schedule(self, digits: dict[str, Split], epochs: int) -> None:
-        trainer = small(digits, batch_size=64, epochs=epochs, warmup_fraction=0.25)  # a warm-up of at most one step
-        history = [trainer.run_epoch(epoch) for epoch in range(1, epochs + 1)]
-        assert history[-1].step == epochs
-        assert all(0 < metrics.learning_rate <= 2e-3 for metrics in history)
 
     def test_balanced_weights_find_more_of_a_rare_class(self, digits: dict[str, Split]) -> None:
         (images, labels), (others, answers) = (training.rows(digits[split], 0, None) for split in ("train", "test"))
@@ -155,17 +124,18 @@ class TestRun:
             recalls.append([trainer.run_epoch(epoch) for epoch in (1, 2, 3)][-1].validation_accuracy)
         assert recalls[1] > recalls[0] + 0.2, recalls
 
-    def test_reports_of_steps_end_with_the_last(self, digits: dict[str, Split]) -> None:
-        told: list[tuple[int, int]] = []
-        small(digits).run_epoch(1, on_step=lambda step, steps, loss: told.append((step, steps)))
-        assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
     def test_first_batch_is_shown_as_it_goes_into_the_model_and_changes_nothing(self, digits: dict[str, Split]) -> None:
         watched, unwatched = small(digits), small(digits)
         shown: list[Batch] = []
         seen: list[torch.Tensor] = []
         watched.model.register_forward_pre_hook(lambda model, given: seen.append(given[0].clone()))
-        metrics = watched.run_epoch(1, on_first_batch=lambda *batch: shown.append(batch))
+        told: list[tuple[int, int]] = []
+        metrics = watched.run_epoch(
+            1,
+            on_first_batch=lambda *batch: shown.append(batch),
+            on_step=lambda step, steps, loss: told.append((step, steps)),
+        )
+        assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
         assert metrics == unwatched.run_epoch(1) and same(weights(watched), weights(unwatched))
         ((images, labels),) = shown
         assert images.dtype == torch.uint8 and torch.equal(images, seen[0])
@@ -178,11 +148,7 @@ class TestTwoRanks:
     def test_ranks_end_with_equal_weights_and_statistics(self, two_ranks: list[dict[str, Any]], which: str) -> None:
         first, second = (found[which] for found in two_ranks)
         assert "error" not in first and same(first["weights"], second["weights"])
-
-    def test_ranks_report_the_same(self, two_ranks: list[dict[str, Any]]) -> None:
-        first, second = (found["epoch"]["metrics"] for found in two_ranks)
-        assert first == second
-        assert first["step"] == 41 // 5
+        assert first.get("metrics") == second.get("metrics")
 
     def test_validation_counts_every_row_exactly_once(
         self, two_ranks: list[dict[str, Any]], digits: dict[str, Split]
@@ -211,14 +177,10 @@ class TestTwoRanks:
             for found in two_ranks:
                 torch.testing.assert_close(found[step]["gradients"][name], weight.grad, rtol=1e-4, atol=1e-6)
 
-    @pytest.mark.parametrize("which", ["too_small_a_batch", "too_large_a_batch"])
-    def test_batch_that_does_not_fit_is_refused_by_every_rank(
-        self, two_ranks: list[dict[str, Any]], which: str
-    ) -> None:
+    def test_batch_that_does_not_fit_is_refused_by_every_rank(self, two_ranks: list[dict[str, Any]]) -> None:
         for found in two_ranks:
-            assert found[which].startswith(
-                "batch_size must be at least the number of workers and at most the number of training rows: got"
-            )
+            for which in ("too_small_a_batch", "too_large_a_batch"):
+                assert found[which].startswith("batch_size must be at least the number of workers and at most the num")
 
 
 class TestLoader:
@@ -289,14 +251,6 @@ class TestShift:
         moved = shifted(images, training.numbers(600, seed=1), max_shift=2)
         found = [self.offset(before, after) for before, after in zip(images, moved, strict=True)]
         assert set(found) == {(down, right) for down in range(-2, 3) for right in range(-2, 3)}
-
-    def test_same_generator_state_gives_the_same_shifts(self, images: torch.Tensor) -> None:
-        one, two, other = (shifted(images, training.numbers(600, seed=seed), max_shift=2) for seed in (1, 1, 2))
-        assert torch.equal(one, two)
-        assert not torch.equal(one, other)
-
-    def test_shift_of_nothing_changes_nothing(self, images: torch.Tensor) -> None:
-        assert torch.equal(shifted(images, training.numbers(600, seed=0), max_shift=0), images)
 
     @staticmethod
     def offset(before: torch.Tensor, after: torch.Tensor) -> tuple[int, int] | None:

@@ -25,10 +25,6 @@ CONFUSION = [[2, 0, 0], [1, 1, 0], [1, 1, 0]]
 
 
 class TestSummary:
-    def test_accuracy_is_the_share_of_rows_predicted_right(self) -> None:
-        assert SUMMARY["test_accuracy"] == 3 / 6
-        assert SUMMARY["num_rows"] == 6
-
     def test_loss_is_the_mean_of_the_negative_logarithms(self) -> None:
         own = [0.75, 0.5, 0.25, 1.0, 0.25]
         found = metrics.summary(LABELS[:5], PREDICTIONS[:5], PROBABILITIES[:5])["test_loss"]
@@ -52,12 +48,6 @@ class TestScores:
         )
         assert SUMMARY.items() >= metrics.scores(LABELS, PREDICTIONS, num_classes=3).items()
 
-    def test_rare_class_counts_as_much_as_the_others(self) -> None:
-        labels, predictions = np.array([0] * 9 + [1]), np.zeros(10, int)
-        assert metrics.scores(labels, predictions, num_classes=2) == pytest.approx(
-            {"test_accuracy": 0.9, "balanced_accuracy": 0.5, "macro_f1": (2 * 9 / (9 + 10)) / 2}
-        )
-
     @pytest.mark.parametrize("other", [2, -1], ids=["without rows", "that only the model knows"])
     def test_prediction_of_a_class_without_rows_is_wrong_and_that_class_is_not_averaged(self, other: int) -> None:
         found = metrics.scores(np.array([0, 0, 1, 1]), np.array([0, other, 1, 1]), num_classes=3)
@@ -80,23 +70,11 @@ class TestPerClass:
         found = metrics.confusion(LABELS, PROBABILITIES.argmax(1), num_classes=3)
         assert found.tolist() == CONFUSION
 
-    def test_confusion_has_a_row_for_every_class_even_without_rows_of_the_last(self) -> None:
-        assert metrics.confusion(np.array([0]), np.array([1]), num_classes=3).tolist() == [[0, 1, 0], [0] * 3, [0] * 3]
-
     def test_precision_recall_and_f1_are_those_worked_out_by_hand(self) -> None:
-        first, second, _ = metrics.per_class(np.array(CONFUSION), ["a", "b", "c"])
-        assert first == {
-            "class_name": "a",
-            "precision": 2 / 4,
-            "recall": 2 / 2,
-            "f1": pytest.approx(2 / 3),
-            "support": 2,
-        }
-        assert second == {"class_name": "b", "precision": 1 / 2, "recall": 1 / 2, "f1": 0.5, "support": 2}
-
-    def test_class_that_is_never_predicted_has_zeros(self) -> None:
-        never = metrics.per_class(np.array(CONFUSION), ["a", "b", "c"])[2]
+        first, second, never = metrics.per_class(np.array(CONFUSION), ["a", "b", "c"])
+        assert list(first.values()) == ["a", 2 / 4, 2 / 2, pytest.approx(2 / 3), 2]
         assert never == {"class_name": "c", "precision": 0, "recall": 0, "f1": 0, "support": 2}
+        assert second == {"class_name": "b", "precision": 1 / 2, "recall": 1 / 2, "f1": 0.5, "support": 2}
 
     def test_class_without_rows_has_zeros(self) -> None:
         absent = metrics.per_class(np.array([[1, 1], [0, 0]]), ["a", "b"])[1]
@@ -117,18 +95,11 @@ class TestCalibration:
             {"lower": 11 / 15, "upper": 12 / 15, "count": 2, "confidence": 0.77, "accuracy": 0.5}
         )
 
-    def test_probability_of_exactly_one_is_in_the_last_bin(self) -> None:
-        assert metrics.calibration(np.array([True]), np.array([1.0]))[14]["count"] == 1
-
-    @pytest.mark.parametrize("number", [8, 9, 12, 14])
+    @pytest.mark.parametrize("number", [8, 14])
     def test_probability_on_an_edge_is_in_the_bin_below(self, number: int) -> None:
         edge = metrics.calibration(np.array([True]), np.array([1.0]))[number]["lower"]
         bins = metrics.calibration(np.array([True]), np.array([edge]))
         assert [number for number, bin_ in enumerate(bins) if bin_["count"]] == [number - 1]
-
-    def test_empty_bin_has_zeros(self) -> None:
-        empty = metrics.calibration(np.array([True]), np.array([1.0]))[3]
-        assert (empty["count"], empty["confidence"], empty["accuracy"]) == (0, 0, 0)
 
     def test_temperature_is_undone(self) -> None:
         logits = np.array([[2.0, 1.0, -1.0]])
@@ -143,6 +114,3 @@ class TestWorst:
         found = metrics.worst(ids, labels, np.zeros(5, int), np.array(confidence), count=3)
         assert [(row["id"], row["probability"]) for row in found] == [(3, 0.9), (9, 0.9), (7, 0.7)]
         assert {(row["label"], row["prediction"]) for row in found} == {(1, 0)}
-
-    def test_no_mistakes_give_no_rows(self) -> None:
-        assert metrics.worst(np.array([1]), np.array([0]), np.array([0]), np.array([0.9]), count=3) == []

@@ -1,6 +1,5 @@
 """Pretrained weights in a model: real ones of EfficientNet-Lite0, and what does not fit is named."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -99,7 +98,6 @@ def test_positions_of_a_vision_transformer_fit_images_of_another_size(model: str
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("timm/tf_efficientnet_lite1", r"75 missing, such as blocks\.1\.2\.conv_pw\.weight, blocks\.1\.2\.bn1\.weight"),
         (
             "resnet18",
             r"\d+ missing, such as conv1\.weight, .*; \d+ unknown, such as .*; 4 of another shape, such as bn1",
@@ -111,13 +109,6 @@ def test_weights_of_another_architecture_are_refused_with_the_first_keys(
 ) -> None:
     with pytest.raises(ValueError, match=f"^start: the weights do not fit model {model}: {message}[^\n]*$"):
         pretrained.start_from(classifier(model), weights)
-
-
-def test_other_shapes_and_missing_keys_are_named(weights: dict[str, Tensor]) -> None:
-    changed = weights | {"bn1.weight": torch.ones(7)}
-    del changed["conv_head.weight"]
-    with pytest.raises(ValueError, match=r"1 missing, such as conv_head\.weight; 1 of another shape, such as bn1\.wei"):
-        pretrained.start_from(classifier(), changed)
 
 
 def test_names_of_another_library_are_refused() -> None:
@@ -136,9 +127,9 @@ class TestFiles:
         [
             ("a.pth", nn.Linear(1, 1), "is a pickle of more than tensors, which is not opened; save its state_dict"),
             ("a.pth", {"epoch": 3}, "does not hold a state_dict, names with tensors; save"),
-            ("a.pth", b"\0" * 99, "is a pickle of more than tensors|is damaged, or not a .pth file"),
             ("a.pth", b"\x80\x02.", "is damaged, or not a .pth file: pop from empty list"),
             ("a.safetensors", b"\0" * 99, "is damaged, or not a .safetensors file"),
+            ("a.pth", None, "there is no file .*a.pth"),
             ("a.bin", b"", r" must be a file that ends in .safetensors, .pth, got '.*a.bin'"),
         ],
     )
@@ -146,21 +137,10 @@ class TestFiles:
         self, tmp_path: Path, name: str, content: object, message: str
     ) -> None:
         path = tmp_path / name
-        path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+        if content is not None:
+            path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
         with pytest.raises(ValueError, match=f"^start[^\n]*(?:{message})[^\n]*$"):
             pretrained.read_weights(path)
-
-    def test_missing_file_is_refused(self, tmp_path: Path) -> None:
-        for name in ("a.pth", "a.safetensors"):
-            with pytest.raises(ValueError, match=f"start: there is no file .*{name}$"):
-                pretrained.read_weights(tmp_path / name)
-
-    def test_hash_in_the_name_is_checked(self, tmp_path: Path) -> None:
-        pretrained.check_hash(lite0.PICKLE, "57934424")  # as its name has it
-        cut = tmp_path / lite0.PICKLE.name
-        cut.write_bytes(lite0.PICKLE.read_bytes()[:-1])
-        with pytest.raises(ValueError, match="SHA-256 of .* must start with 57934424, got [0-9a-f]{64}; fetch"):
-            pretrained.check_hash(cut, "57934424")
 
 
 class TestPublished:
@@ -169,9 +149,7 @@ class TestPublished:
         assert found.url == f"https://download.pytorch.org/models/{found.file}"
         assert (found.file, found.sha256) == ("mobilenet_v3_small-047dcff4.pth", "047dcff4")
         assert found.mean[0] == pytest.approx(0.485 * 255)
-
-    def test_inception_normalises_as_its_weights_were_trained(self) -> None:
-        assert pretrained.published("inception-v3").mean == (127.5,) * 3
+        assert pretrained.published("inception-v3").mean == (127.5,) * 3, "as they were trained"
 
     def test_default_weights_of_timm(self) -> None:
         found = pretrained.published(lite0.MODEL)
@@ -184,29 +162,10 @@ class TestPublished:
         assert found.url == f"https://huggingface.co/{found.hub_id}/resolve/main/model.safetensors"
         assert found.file == f"{found.hub_id.removeprefix('timm/')}.safetensors" and found.sha256 == ""
 
-    @pytest.mark.parametrize(
-        "model", ["small-cnn", "resnet18-3x3", "timm/resnet10t_nope", "timm/beit3_giant_patch14_224"]
-    )
+    @pytest.mark.parametrize("model", ["small-cnn", "timm/resnet10t_nope", "timm/beit3_giant_patch14_224"])
     def test_models_without_published_weights_are_refused(self, model: str) -> None:
-        with pytest.raises(ValueError, match=f"{model}"):
+        with pytest.raises(ValueError, match=model):
             pretrained.published(model)
-
-    def test_files_in_the_caches_of_the_libraries_are_found(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
-    ) -> None:
-        monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-        weights = pretrained.published(lite0.MODEL)
-        assert pretrained.cached(weights) is None
-        snapshot = tmp_path / "hub/models--timm--tf_efficientnet_lite0.in1k"
-        (snapshot / "snapshots/abc").mkdir(parents=True)
-        (snapshot / "refs").mkdir()
-        (snapshot / "refs/main").write_text("abc")
-        shutil.copy(file, snapshot / "snapshots/abc/model.safetensors")
-        assert pretrained.cached(weights) == snapshot / "snapshots/abc/model.safetensors"
-        (tmp_path / "torch/hub/checkpoints").mkdir(parents=True)
-        in_hub = shutil.copy(file, tmp_path / "torch/hub/checkpoints" / weights.file)
-        assert pretrained.cached(weights) == Path(in_hub)
 
 
 class Mine(nn.Module):
@@ -224,22 +183,14 @@ class Mine(nn.Module):
         return logits
 
 
-class TestOwnModels:
-    def test_attribute_says_where_the_head_is(self, tmp_path: Path) -> None:
-        model = classifier("small-cnn")
-        model.backbone = Mine("logits", num_classes=3)
-        save_file(Mine(num_classes=9).state_dict(), tmp_path / "mine.safetensors")
-        assert pretrained.start_from(model, pretrained.read_weights(tmp_path / "mine.safetensors")).has_new_head
-
-    def test_without_it_only_all_weights_fit(self) -> None:
-        model = classifier("small-cnn")
-        model.backbone = Mine(num_classes=3)
-        assert not pretrained.start_from(model, Mine(num_classes=3).state_dict()).has_new_head
-        with pytest.raises(
-            ValueError, match="2 of another shape, .*; model Mine does not say where its one head is; giv"
-        ):
-            pretrained.start_from(model, Mine(num_classes=9).state_dict())
-
-    def test_wrong_attribute_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="model Mine has no weights below 'fc', which its attribute `head` names"):
-            head_of(Mine("fc"))
+def test_a_users_own_model_says_where_its_head_is_or_takes_all_weights(tmp_path: Path) -> None:
+    model = classifier("small-cnn")
+    model.backbone = Mine("logits", num_classes=3)
+    save_file(Mine(num_classes=9).state_dict(), tmp_path / "mine.safetensors")
+    assert pretrained.start_from(model, pretrained.read_weights(tmp_path / "mine.safetensors")).has_new_head
+    model.backbone = Mine(num_classes=3)
+    assert not pretrained.start_from(model, Mine(num_classes=3).state_dict()).has_new_head
+    with pytest.raises(ValueError, match="2 of another shape, .*; model Mine does not say where its one head is; giv"):
+        pretrained.start_from(model, Mine(num_classes=9).state_dict())
+    with pytest.raises(ValueError, match="model Mine has no weights below 'fc', which its attribute `head` names"):
+        head_of(Mine("fc"))

@@ -22,22 +22,12 @@ def recipe() -> Recipe:
     ("setting", "message"),
     [
         ("epochs=0", "--set: epochs must be >= 1, got 0"),
-        ("epochs=1.5", "--set: epochs must be a whole number, got '1.5'"),
-        ("epochs=abc", "--set: epochs must be a whole number, got 'abc'"),
         ("epochs=", "--set: epochs must be a whole number, got ''"),
-        ("batch_size=-1", "--set: batch_size must be >= 1, got -1"),
-        ("seed=-1", "--set: seed must be >= 0, got -1"),
-        ("split_seed=-1", "--set: split_seed must be >= 0, got -1"),
         ("split_seed=9223372036854775808", "--set: split_seed must be <= 9223372036854775807, got 9223372036854775808"),
         ("validation_fraction=1", "--set: validation_fraction must be < 1, got 1.0"),
-        ("validation_fraction=0", "--set: validation_fraction must be > 0, got 0.0"),
-        ("learning_rate=0", "--set: learning_rate must be > 0, got 0.0"),
         ("learning_rate=nan", "--set: learning_rate must be a finite number, got nan"),
-        ("learning_rate=inf", "--set: learning_rate must be a finite number, got inf"),
-        ("weight_decay=inf", "--set: weight_decay must be a finite number, got inf"),
         ("minimum=1.01", "--set: minimum must be <= 1, got 1.01"),
         ("precision=fp64", "--set: precision must be one of auto, fp32, bf16, got 'fp64'"),
-        ("loader=", "--set: loader must be one of auto, resident, streaming, dataloader, ray-data, got ''"),
         (
             "model=nosuch",
             f"--set: model must be one of {', '.join(models.known())}, or the name of a torchvision classifier such ",
@@ -46,23 +36,17 @@ def recipe() -> Recipe:
         ("epoch=3", "--set: there is no recipe field 'epoch'; did you mean 'epochs'? docs/cli.md lists all"),
         ("lr=1e-3", "--set: there is no recipe field 'lr'; did you mean 'learning_rate'? docs/cli.md lists all"),
         ("nosuch=1", "--set: there is no recipe field 'nosuch'; the fields are source, image_size, "),
-        ("name=mine", "--set: there is no recipe field 'name'; the fields are source, image_size, "),
         ("optimizer=adam", "--set: optimizer must be one of adamw, sgd, got 'adam'"),
         ("momentum=0.8", "--set: momentum needs optimizer=sgd, got 0.8 with optimizer=adamw; add --set optimizer=sgd"),
         ("crop_scale=0.5", "--set: crop_scale needs store=files, got 0.5 with store=pixels; add --set store=files"),
-        ("optimizer=own", "--set: optimizer must be one of adamw, sgd, got 'own'"),
         ("store=files", "--set: store must be pixels for source=mnist, got 'files'; only files given by --data"),
-        ("store=filez", "--set: store must be one of pixels, files, got 'filez'"),
         (
             "gate.epochs=3",
             "--set: there is no recipe field 'gate.epochs'; did you mean 'epochs'? docs/cli.md lists all",
         ),
-        ("checkpoint_every=0", "--set: checkpoint_every must be >= 1, got 0"),
-        ("validation_batch_size=-1", "--set: validation_batch_size must be >= 0, got -1"),
         ("compile=max", "--set: compile must be true or false, got 'max'"),
         ("step=graph", "--set: step must be eager or auto unless device=cuda and loader=resident or auto, got 'graph'"),
         ("start=warm", "--set: start must be random, pretrained, champion, champion:NAME or a file of weights, got 'w"),
-        ("start=champion:", "--set: start must be random, pretrained, champion, champion:NAME or a file of weights, "),
         ("start=champion:Own", "--set: start=champion:NAME must be 1 to 64 of a-z, 0-9 and '-', got 'Own'"),
         ("start=https://host/w.pth", "--set: start: a URI must be an absolute path, file:///... or s3://bucket/..., "),
         (
@@ -70,7 +54,6 @@ def recipe() -> Recipe:
             "--set: start must be random, pretrained, champion, champion:NAME or a file of weights, ",
         ),
         ("epochs", "--set must be field=value, got 'epochs'"),
-        ("=1", "--set must be field=value, got '=1'"),
     ],
 )
 def test_bad_setting_is_refused_by_field_value_and_what_is_allowed(recipe: Recipe, setting: str, message: str) -> None:
@@ -107,20 +90,14 @@ def test_file_of_weights_is_made_absolute_and_its_path_decides_no_result(recipe:
 
 @pytest.mark.parametrize(
     ("cls", "field", "value"),
-    [
-        (Training, "epochs", 1.0),
-        (Training, "epochs", True),
-        (Training, "epochs", None),
-        (AdamW, "learning_rate", "0.1"),
-        (Data, "source", 5),
-    ],
+    [(Training, "epochs", 1.0), (Training, "epochs", True), (AdamW, "learning_rate", "0.1"), (Data, "source", 5)],
 )
 def test_value_of_another_type_is_refused(cls: Any, field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{field} must be .*, got {value!r}$"):
         cls(**{field: value})
 
 
-@pytest.mark.parametrize("name", ["", "UPPER", "a/b", "..", "-a", "a" * 65, "with space"])
+@pytest.mark.parametrize("name", ["", "UPPER", "a/b", "a" * 65])
 def test_name_that_is_no_folder_name_is_refused(recipe: Recipe, name: str) -> None:
     with pytest.raises(ValueError, match="name must be 1 to 64 of"):
         dataclasses.replace(recipe, name=name)
@@ -131,10 +108,8 @@ def test_name_that_is_no_folder_name_is_refused(recipe: Recipe, name: str) -> No
     [
         ("epochs=5", "training", 5),
         ("learning_rate=1e-3", "training.optimizer", 0.001),
-        ("precision=fp32", "training", "fp32"),
         ("loader=ray_data", "training", "ray-data"),
         ("compile=on", "training", True),
-        ("compile=False", "training", False),
         ("gate.minimum=0.5", "gate", 0.5),
         ("batch-size=8", "training", 8),
     ],
@@ -146,11 +121,6 @@ def test_settings_are_converted_to_the_types_of_their_fields(
     field = setting.partition("=")[0].rpartition(".")[2].replace("-", "_")
     found = getattr(operator.attrgetter(groups)(changed), field)
     assert found == value and type(found) is type(value)
-
-
-def test_settings_leave_the_other_fields_alone(recipe: Recipe) -> None:
-    expected = dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, epochs=5))
-    assert recipes.override(recipe, {"epochs": 5}) == expected
 
 
 @pytest.mark.parametrize("settings", [["optimizer=sgd", "momentum=0.8"], ["momentum=0.8", "optimizer=sgd"]])
@@ -169,21 +139,11 @@ def test_images_stored_as_files_have_an_augmentation_of_their_own() -> None:
         dataclasses.replace(recipe, training=Training(epochs=1))
 
 
-def test_equal_recipes_have_equal_json(recipe: Recipe) -> None:
-    whole, real = (recipes.override(recipe, {"learning_rate": rate}) for rate in (1, 1.0))
-    assert json.dumps(whole.to_dict()) == json.dumps(real.to_dict())
-
-
 @pytest.mark.parametrize("name", recipes.known())
-def test_every_recipe_survives_json_and_its_changes(name: str) -> None:
+def test_every_recipe_is_named_as_it_is_called_and_survives_json_and_its_changes(name: str) -> None:
     recipe = recipes.load(name)
+    assert recipe.name == name and recipes.changes(recipe) == {}
     assert recipes.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-    assert recipes.changes(recipe) == {}
-
-
-@pytest.mark.parametrize("name", recipes.known())
-def test_every_recipe_is_named_as_it_is_called(name: str) -> None:
-    assert recipes.load(name).name == name
 
 
 def test_unknown_recipe_is_refused_with_the_known_ones() -> None:
@@ -193,11 +153,7 @@ def test_unknown_recipe_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "message"),
-    [
-        ({"nosuch": 1}, "nosuch: Unexpected"),
-        ({"model": None}, "model must be text"),
-        ({"training": {}}, "epochs: Field"),
-    ],
+    [({"nosuch": 1}, "nosuch: Unexpected"), ({"model": None}, "model must be text"), ({"training": {}}, "epochs: F")],
 )
 def test_field_that_is_unknown_or_missing_is_named_in_one_line(
     recipe: Recipe, changed: dict[str, Any], message: str

