@@ -168,7 +168,9 @@ class LocalRunner:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
         reach_loopback_directly()
-        ray = start_ray(environment(), has_dashboard=dashboard.is_on())
+        has_dashboard = dashboard.is_on()
+        # No node is ever added; only the dashboard shows what the autoscaler's monitor knows.
+        ray = start_ray(environment(), *([] if has_dashboard else ["--no-monitor"]), has_dashboard=has_dashboard)
         if ray.dashboard:
             token = Path(ray.folder, "token")
             token.touch(mode=0o600)
