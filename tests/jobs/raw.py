@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,21 @@ def write(root: Root, *, shape: tuple[int, int, int], train: int, test: int, par
             listed.append(tables.write_part(uri, table.slice(start, stop - start), split=split, index=index))
     schema = tables.describe(images.schema(shape, CLASSES))
     commits.commit(uri, kind="raw", parents={}, parameters={}, listed=listed, schema=schema)
+    return uri
+
+
+def write_prepared(
+    folder: Path, shape: tuple[int, int, int], splits: Mapping[str, Iterable[tuple[np.ndarray, np.ndarray]]]
+) -> DatasetURI:
+    """A prepared dataset of parts, each given by the numbers of its rows, which are also their labels, and pixels."""
+    uri = DatasetURI(str(folder / "datasets/prepared/rows-0123456789ab"))
+    listed = [
+        tables.write_part(uri, images.to_table(ids, pixels, ids, classes=CLASSES), split=split, index=index)
+        for split, parts in splits.items()
+        for index, (ids, pixels) in enumerate(parts)
+    ]
+    schema = tables.describe(images.schema(shape, CLASSES))
+    commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=schema)
     return uri
 
 

@@ -1,13 +1,14 @@
 """Rows that an epoch trains on: all but those that fill no global batch, and none is always left out."""
 
-import itertools
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from storage import commits, manifest, tables
+from storage import manifest
 from storage.uri import DatasetURI
 from tasks.jobs.train import choices, make_loader
 from tasks.learning import images
@@ -19,24 +20,19 @@ from tests.jobs.raw import reader
 _ROWS = {"train": 1009, "validation": 23}
 _WINDOW = 60
 """Rows that the streaming loader holds at a time, at most."""
-_EPOCHS = 60
+_EPOCHS = 30
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
     """Rows whose labels are their numbers, and pixels the numbers modulo 251, in parts of several sizes."""
-    uri = DatasetURI(str(tmp_path_factory.mktemp("rows") / "datasets/prepared/rows-0123456789ab"))
-    listed = []
-    for split, rows in _ROWS.items():
-        edges = [0, rows // 3, rows // 2, rows]
-        for index, (start, stop) in enumerate(itertools.pairwise(edges)):
-            ids = np.arange(start, stop)
-            pixels = (ids % 251).astype(np.uint8).reshape(-1, 1, 1, 1)
-            table = images.to_table(ids, pixels, ids, classes=("a", "b"))
-            listed.append(tables.write_part(uri, table, split=split, index=index))
-    columns = tables.describe(images.schema((1, 1, 1), ("a", "b")))
-    commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
-    return uri
+
+    def parts(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for ids in np.split(np.arange(rows), [rows // 3, rows // 2]):
+            yield ids, (ids % 251).astype(np.uint8).reshape(-1, 1, 1, 1)
+
+    folder = tmp_path_factory.mktemp("rows")
+    return raw.write_prepared(folder, (1, 1, 1), {split: parts(rows) for split, rows in _ROWS.items()})
 
 
 def every_rank(uri: DatasetURI, kind: str, *, world_size: int, batch_size: int) -> list[Loader]:
@@ -105,3 +101,23 @@ def test_what_fits_into_a_window_is_fed_as_the_resident_loader_does(prepared: Da
                 for feed in (resident, streaming)
             )
             assert some == others
+
+
+def overlap(first: torch.Tensor, second: torch.Tensor, *, batch_size: int) -> float:
+    """The largest share of a batch that meets again in one batch of the next epoch, the mean over batches."""
+    batch_of = torch.empty(int(max(first.max(), second.max())) + 1, dtype=torch.int64).fill_(-1)
+    batch_of[second] = torch.arange(len(second)) // batch_size
+    batches = torch.split(first, batch_size)
+    together = [batch_of[rows][batch_of[rows] >= 0].bincount().max().item() for rows in batches]
+    return sum(together) / len(together) / batch_size
+
+
+def test_batches_of_two_epochs_share_hardly_more_rows_than_if_all_rows_were_shuffled(tmp_path: Path) -> None:
+    shape, size, rows = (96, 96, 3), 64, 8_000  # several windows, and parts as `preprocess` writes them
+    bounds = images.part_bounds(rows, images.num_parts(rows, shape))
+    parts = [(np.arange(*bound), np.zeros((bound[1] - bound[0], *shape), np.uint8)) for bound in bounds]
+    uri = raw.write_prepared(tmp_path, shape, {"train": parts, "validation": parts[:1]})
+    (feed,) = every_rank(uri, "streaming", world_size=1, batch_size=size)
+    epochs = [torch.cat([labels for _, labels in feed.train_batches(epoch=epoch, batch_size=size)]) for epoch in (1, 2)]
+    full = [torch.randperm(rows, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    assert overlap(*epochs, batch_size=size) < 2 * overlap(*full, batch_size=size)

@@ -2,23 +2,22 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import commits
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.jobs.deadline import deadline
 from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec
 from tasks.orchestration.stage import stage
 from tasks.resources import machine, machine_locks
 from tasks.runners.session import LockingRunner
+from tests.jobs import raw
 from tests.runs import CHECKOUT, await_that
 
 pytestmark = pytest.mark.timeout(120)
@@ -27,13 +26,13 @@ _PROGRAM = """
 import os, sys
 os.sched_getaffinity = lambda process: {0, 1}
 from tasks.resources import machine_locks
-owner, gpus = sys.argv[1], sys.argv[2:]
-waiting = lambda text: print("waiting:", text, flush=True)
-with machine_locks.held(owner, gpus=gpus, on_wait=waiting, is_done=lambda: False):
+with machine_locks.held("amber", gpus=[], on_wait=print, is_done=lambda: False):
     print("turn", flush=True)
     sys.stdin.read()
 """
 """A run on a machine with two cores."""
+_OWN = threading.local()
+"""The number of cores that a thread uses."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,67 +41,70 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(machine_locks.LOCK_DIR, str(tmp_path / "locks"))
     monkeypatch.delenv(machine.CORES, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(machine_locks, "_POLL_S", 0.01)
     return tmp_path / "locks"
 
 
-class Run:
-    """A process that takes its turn, and keeps it until `end`."""
+class Run(threading.Thread):
+    """A run on some cores and GPUs, which keeps its turn until `end`."""
 
-    def __init__(self, owner: str, *gpus: str, log: Path, num_cores: int = 2) -> None:
-        self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, owner, *gpus],
-            cwd=CHECKOUT,
-            env=os.environ | {machine.CORES: str(num_cores)},
-            stdin=subprocess.PIPE,
-            stdout=log.open("wb"),
-            # As in a terminal: what is started in a shell's background ignores SIGINT, and so does all that it starts.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+    def __init__(self, owner: str, *gpus: str, num_cores: int = 2) -> None:
+        super().__init__(daemon=True)
+        self.owner, self.gpus, self.num_cores = owner, gpus, num_cores
+        self.said: list[str] = []
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        def waits(text: str) -> None:
+            self.said.append(f"waiting: {text}")
+
+        _OWN.cores = self.num_cores
+        with machine_locks.held(self.owner, gpus=self.gpus, on_wait=waits, is_done=lambda: False):
+            self.said.append("turn")
+            self.ended.wait()
 
     def says(self, line: str) -> None:
-        """Wait until it has printed `line`."""
-        await_that(lambda: line in self._lines(), limit_s=30, interval_s=0.02)
-
-    def waits(self) -> bool:
-        """Return True if it has not had its turn yet."""
-        return "turn" not in self._lines()
+        """Wait until it has said `line`."""
+        await_that(lambda: line in self.said, limit_s=30, interval_s=0.01)
 
     def end(self) -> None:
         """Have it give its turn back."""
-        self.process.communicate()
-
-    def _lines(self) -> list[str]:
-        return self.log.read_text().splitlines()
+        self.ended.set()
+        self.join()
 
 
 Start = Callable[..., Run]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with contextlib.ExitStack() as stack:
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setattr(machine, "cores", lambda: getattr(_OWN, "cores", 2))
+    runs: list[Run] = []
 
-        def started(owner: str, *gpus: str, num_cores: int = 2) -> Run:
-            run = Run(owner, *gpus, log=tmp_path / f"{owner}.log", num_cores=num_cores)
-            stack.callback(run.process.wait)
-            stack.callback(run.process.kill)
-            return run
+    def started(owner: str, *gpus: str, num_cores: int = 2) -> Run:
+        runs.append(Run(owner, *gpus, num_cores=num_cores))
+        runs[-1].start()
+        return runs[-1]
 
-        yield started
+    yield started
+    for run in runs:
+        run.ended.set()
+    for run in runs:
+        run.join()
 
 
 def test_a_run_waits_for_another_says_for_whom_and_begins_as_soon_as_that_one_is_killed(start: Start) -> None:
-    first = start("amber")
-    first.says("turn")
-    second = start("birch")
-    second.says("waiting: amber is computing on this machine")
-    third = start("cedar")
-    third.says("waiting: birch is next in line on this machine")
-    first.process.kill()
+    program = [sys.executable, "-c", _PROGRAM]
+    with subprocess.Popen(program, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout and first.stdout.readline() == "turn\n"
+        second = start("birch")
+        second.says("waiting: amber is computing on this machine")
+        third = start("cedar")
+        third.says("waiting: birch is next in line on this machine")
+        first.kill()
     second.says("turn")
     third.says("waiting: birch is computing on this machine")
-    assert third.waits(), "two had their turn at once"
+    assert "turn" not in third.said, "two had their turn at once"
     second.end()
     third.says("turn")
 
@@ -156,15 +158,8 @@ class Recorder:
 @pytest.fixture
 def predict(tmp_path: Path) -> PredictSpec:
     root = Root(str(tmp_path / "root"))
-    return PredictSpec(
-        storage=root,
-        deadline_s=60,
-        model=CheckpointURI(root.child("checkpoints/small-0123456789ab")),
-        source=DatasetURI(root.child("datasets/prepared/small-0123456789ab")),
-        target=PredictionsURI(root.child("predictions/small-ba9876543210")),
-        split=None,
-        workers=1,
-    )
+    model, rows = (root.child(f"{kind}/small-0123456789ab") for kind in ("checkpoints", "datasets/prepared"))
+    return raw.to_predict(root, CheckpointURI(model), DatasetURI(rows))
 
 
 def test_a_run_keeps_its_turn_from_the_first_stage_that_computes_to_its_end(predict: PredictSpec) -> None:
@@ -176,7 +171,7 @@ def test_a_run_keeps_its_turn_from_the_first_stage_that_computes_to_its_end(pred
         runner = LockingRunner(recorder, locks)
         for stage, spec in (("preprocess", moves), ("predict", predict), ("preprocess", moves)):
             runner.run(stage, spec)
-    runs = f"a run (pid {os.getpid()}, small-ba9876543210 in {predict.storage}) is computing on this machine"
+    runs = f"a run (pid {os.getpid()}, model-0123456789ab in {predict.storage}) is computing on this machine"
     assert recorder.seen == ["free", runs, runs]
     with machine_locks.held("another", gpus=[], on_wait=pytest.fail, is_done=lambda: False):
         pass
@@ -188,14 +183,13 @@ def test_the_wait_counts_for_no_deadline_and_ends_once_another_run_has_made_the_
     monkeypatch.setattr(machine_locks, "_LOOK_S", 0.05)
     start("amber").says("turn")
     commit = threading.Timer(
-        1.5, lambda: commits.commit(predict.target, kind="predictions", parents={}, parameters={}, listed=[])
+        0.5, lambda: commits.commit(predict.target, kind="predictions", parents={}, parameters={}, listed=[])
     )
     commit.start()
-    began, recorder = time.monotonic(), Recorder()
+    recorder = Recorder()
     short = predict.model_copy(update={"deadline_s": 0.1})
     with caplog.at_level("INFO"), contextlib.ExitStack() as locks, stage("predict", predict.target):
         LockingRunner(recorder, locks).run("predict", short)
-    assert time.monotonic() - began > 1
     assert not recorder.stages, "there was nothing left to do"
     assert "waiting: amber is computing on this machine" in caplog.messages
 
