@@ -3,11 +3,10 @@
 from typing import Any
 
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.jobs.ingest import user_files
 from tasks.jobs.spec import IngestSpec, PreprocessSpec, TrainSpec
 from tasks.learning import recipes
 from tasks.learning.recipes import Data, FileAugment, Recipe, Split, Training
-from tasks.planning import user_images
+from tests.jobs.raw import to_ingest, to_prepare
 
 RECIPE = Recipe(
     name="photos",
@@ -27,26 +26,8 @@ RECIPE = Recipe(
 
 def to_make(root: Root, photos: URI, store: str) -> tuple[IngestSpec, PreprocessSpec]:
     """The jobs that make the raw and the prepared dataset of the photographs."""
-    found = user_images.find(photos)
-    parameters = {"data": "photos", "image_size": 16, "channels": 3}
-    raw = IngestSpec(
-        storage=root,
-        deadline_s=60,
-        source=photos,
-        kind="images",
-        classes=list(found.classes),
-        digest=found.digest,
-        parameters=parameters | ({} if store == "pixels" else {"store": store}),
-        target=DatasetURI(root.child("datasets/raw/photos-0123456789ab")),
-    )
-    raw = raw.model_copy(update={"listing": user_files.write_listing(raw.scratch, found.files)})
-    prepared = PreprocessSpec(
-        storage=root,
-        deadline_s=60,
-        source=raw.target,
-        target=DatasetURI(root.child("datasets/prepared/photos-0123456789ab")),
-        parameters={"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.5},
-    )
+    raw = to_ingest(root, photos, image_size=16, **({} if store == "pixels" else {"store": store}))
+    prepared = to_prepare(root, raw.target, "photos", validation_fraction=0.2, max_quarantined=0.5)
     return raw, prepared
 
 

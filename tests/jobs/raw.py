@@ -1,6 +1,7 @@
 """Raw datasets of a few small images, and recipes for them."""
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 import torch
 
 from storage import commits, tables
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.jobs.ingest import user_files
+from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import images, loop, recipes
 from tasks.learning.recipes import Data, Recipe, Training
+from tasks.planning import user_images
 from tasks.runners.runner import InProcessRunner
 
 CLASSES = ("dark", "light", "striped")
@@ -59,10 +62,27 @@ def write_prepared(
     return uri
 
 
-def to_prepare(root: Root, raw: DatasetURI, name: str = "prepared") -> PreprocessSpec:
-    """The job that prepares `raw`."""
+def to_ingest(root: Root, folder: URI, **parameters: Any) -> IngestSpec:
+    """The job that makes a raw dataset of images of 8 x 8 pixels of the user's files in `folder`."""
+    found = user_images.find(folder)
+    spec = IngestSpec(
+        storage=root,
+        deadline_s=60,
+        source=folder,
+        kind=found.kind,
+        classes=list(found.classes),
+        digest=found.digest,
+        left_out=[dataclasses.asdict(left_out) for left_out in found.left_out],
+        parameters={"data": found.name, "image_size": 8, "channels": 3} | parameters,
+        target=DatasetURI(root.child(f"datasets/raw/{folder.name.replace(' ', '-')}-0123456789ab")),
+    )
+    return spec.model_copy(update={"listing": user_files.write_listing(spec.scratch, found.files)})
+
+
+def to_prepare(root: Root, raw: DatasetURI, name: str = "prepared", **parameters: Any) -> PreprocessSpec:
+    """The job that prepares `raw`, with other `parameters` than PREPROCESS."""
     prepared = DatasetURI(root.child(f"datasets/prepared/{name}-0123456789ab"))
-    return PreprocessSpec(storage=root, deadline_s=600, source=raw, target=prepared, parameters=PREPROCESS)
+    return PreprocessSpec(storage=root, deadline_s=600, source=raw, target=prepared, parameters=PREPROCESS | parameters)
 
 
 def recipe(name: str = "rows", **changes: Any) -> Recipe:

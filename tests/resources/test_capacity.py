@@ -1,13 +1,7 @@
 """What a cluster and this machine have for a run, as it is said before the run starts."""
 
-import contextlib
-import json
 import os
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,57 +10,35 @@ from tasks.resources.scaling import Needs, Workers
 from tasks.runners import jobs_api
 
 
-@contextlib.contextmanager
-def dashboard(listed: list[dict[str, Any]]) -> Iterator[str]:
-    """The address of one that lists these nodes."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"data": {"result": {"result": listed}}}).encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-NODE = {"state": "ALIVE", "resources_total": {"CPU": 4.0}}
-
-
 def test_an_address_copied_from_a_browser_with_its_slash_is_that_of_the_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with dashboard([NODE]) as address:
-        monkeypatch.setenv("RAY_ADDRESS", f"{address}/")
-        assert capacity.check_workers(None) == f"{address}: 1 node, 4 CPUs, 0 GPUs; 1 worker with 3 CPUs each"
-        assert os.environ["RAY_ADDRESS"] == address, "Ray's own client reads it"
+    address = "http://head:8265"
+    monkeypatch.setattr(capacity, "nodes_of", {address: [{"CPU": 4.0}]}.__getitem__)
+    monkeypatch.setenv("RAY_ADDRESS", f"{address}/")
+    assert capacity.check_workers(None) == f"{address}: 1 node, 4 CPUs, 0 GPUs; 1 worker with 3 CPUs each"
+    assert os.environ["RAY_ADDRESS"] == address, "Ray's own client reads it"
 
 
-def test_what_a_cluster_does_not_have_now_is_named_at_once_since_it_may_add_nodes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    waits = "each stage waits for the cluster to add nodes: "
-    missing: list[tuple[Workers, Needs, str]] = [
+@pytest.mark.parametrize(
+    ("workers", "needs", "missing"),
+    [
         (4, Needs(), "--workers must be at most 3 on a cluster with 4 CPUs, got 4"),
         (None, Needs(device="cuda"), "device=cuda needs a GPU, but this cluster has none"),
-    ]
-    with dashboard([NODE]) as address:
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        for workers, needs, what in missing:
-            assert f"{address}: 1 node, 4 CPUs, 0 GPUs; {waits}{what}" in capacity.check_workers(workers, needs)
-            assert f"WARNING: {waits}{what}" in capsys.readouterr().err
-    with dashboard([{"state": "DEAD", "resources_total": {"CPU": 4.0}}]) as address:
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        assert f"{address}: 0 nodes, 0 CPUs, 0 GPUs; {waits}" in capacity.check_workers(None)
+    ],
+)
+def test_what_a_cluster_does_not_have_now_is_named_at_once_since_it_may_add_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    workers: Workers,
+    needs: Needs,
+    missing: str,
+) -> None:
+    monkeypatch.setattr(capacity, "nodes_of", lambda address: [{"CPU": 4.0}])
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    told = f"each stage waits for the cluster to add nodes: {missing}"
+    assert f"1 node, 4 CPUs, 0 GPUs; {told}" in capacity.check_workers(workers, needs)
+    assert f"WARNING: {told}" in capsys.readouterr().err
 
 
 class TestThisMachine:

@@ -11,9 +11,9 @@ from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.ingest import class_names
 from tasks.jobs.ingest.class_names import FileLabels
 from tasks.jobs.preprocess import job as preprocess
-from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
 from tests.image_folder import encoded
+from tests.jobs import raw as jobs
 from tests.jobs.ingest.test_parquet_files import ingested_files
 from tests.jobs.ingest.test_parquet_reader import parquet
 
@@ -148,13 +148,9 @@ def test_rows_without_a_label_become_no_class_and_are_left_out_counted_and_named
     assert "WARNING: 1 row of test without a label" in told
     made = manifest.load(raw)
     assert len(class_names_of(made)) == 2 and made.statistics["unlabelled"] == 3
-    prepared = DatasetURI(here.child("datasets/prepared/pets-0123456789ab"))
-    parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
-    preprocess.run(
-        PreprocessSpec(storage=here, deadline_s=60, source=raw, target=prepared, parameters=parameters),
-        InProcessBackend(),
-    )
-    statistics = manifest.load(prepared).statistics
+    spec = jobs.to_prepare(here, raw, max_quarantined=0.2)
+    preprocess.run(spec, InProcessBackend())
+    statistics = manifest.load(spec.target).statistics
     assert statistics["quarantined"] == {"label is missing": 3}
     assert statistics["quarantined_files"] == [
         "test-0.parquet (1 of 17 rows have no label)",

@@ -11,9 +11,8 @@ import pytest
 from storage import error_policy, files
 from storage.uri import DatasetURI, Root
 from tasks.jobs.backends.in_process import InProcessBackend
-from tasks.jobs.ingest import job, user_files
-from tasks.jobs.spec import IngestSpec
-from tasks.planning import user_images
+from tasks.jobs.ingest import job
+from tests.jobs import raw
 from tests.jobs.ingest.test_parquet_reader import IMAGES, LABELS, parquet
 
 
@@ -22,20 +21,9 @@ def ingested_files(root: Root, contents: Mapping[str, bytes]) -> DatasetURI:
     folder = root.child("pets")
     for path, content in contents.items():
         files.put(folder.child(path), content)
-    listed = user_images.find(folder)
-    raw = DatasetURI(root.child("datasets/raw/pets-0123456789ab"))
-    spec = IngestSpec(
-        storage=root,
-        deadline_s=60,
-        source=folder,
-        kind="parquet",
-        digest=listed.digest,
-        parameters={"data": "pets", "image_size": 8, "channels": 3},
-        target=raw,
-    )
-    spec = spec.model_copy(update={"listing": user_files.write_listing(spec.scratch, listed.files)})
+    spec = raw.to_ingest(root, folder)
     job.run(spec, InProcessBackend())
-    return raw
+    return spec.target
 
 
 def footer_flipped(content: bytes) -> bytes:
