@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from storage import champions, error_policy, files, manifest
+from storage import champions, files, manifest
 from storage.files import Entry
 from storage.kinds import KINDS, RUNS
 from storage.manifest import Damaged, Manifest
-from storage.uri import URI, Root, parse_root, redact_text
+from storage.uri import URI, Root, parse_root
 
 SCRATCH: Final = "scratch"
 """Kind of a run folder: files of attempts, in a folder with the name of the result."""
@@ -34,10 +34,10 @@ class Folder:
     entries: Sequence[Entry]
     """Every file in it, whether the manifest lists it or not."""
     manifest: Manifest | None = None
-    """None if the folder is not committed or is damaged."""
+    """None if the folder is not committed or its manifest is damaged."""
     parents: dict[str, URI] = dataclasses.field(default_factory=dict)
     damage: str = ""
-    """Reason why the folder or its manifest cannot be read; empty if they can."""
+    """Reason why its manifest cannot be read; empty if it can."""
 
     @property
     def size(self) -> int:
@@ -110,7 +110,7 @@ def read_folders(places: Sequence[tuple[URI, str]]) -> list[Folder]:
 
 def read_folder(uri: URI, kind: str = "") -> Folder:
     """Read one folder, committed or not; without a manifest it gets `kind`."""
-    folder = _with_files(Folder(uri=uri, kind=kind, entries=()))
+    folder = Folder(uri=uri, kind=kind, entries=files.walk(uri))
     # List the files first: a manifest is written last, so if it is in the list, all files that it names are too.
     return folder if folder.committed is None else _with_manifest(folder)
 
@@ -118,14 +118,7 @@ def read_folder(uri: URI, kind: str = "") -> Folder:
 def find(uri: URI, *, with_files: bool = True) -> Folder:
     """Read the folder committed at `uri`; list no files if nothing is committed, since `uri` may be any folder."""
     folder = _with_manifest(Folder(uri=uri, kind="", entries=()))
-    return _with_files(folder) if with_files and folder.manifest else folder
-
-
-def _with_files(folder: Folder) -> Folder:
-    try:
-        return dataclasses.replace(folder, entries=files.walk(folder.uri))
-    except Exception as error:
-        return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
+    return dataclasses.replace(folder, entries=files.walk(uri)) if with_files and folder.manifest else folder
 
 
 def _with_manifest(folder: Folder) -> Folder:
@@ -136,15 +129,5 @@ def _with_manifest(folder: Folder) -> Folder:
         return dataclasses.replace(folder, entries=rest)
     except (Damaged, ValueError) as error:  # it may also lie outside the allowed roots
         return dataclasses.replace(folder, damage=str(error))
-    except Exception as error:
-        return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
     parents = {role: committed.parent(role, of=folder.uri) for role in committed.parents}
     return dataclasses.replace(folder, kind=committed.kind, manifest=committed, parents=parents)
-
-
-def _unreadable(uri: URI, error: Exception) -> str:
-    """Return the damage of a folder that the storage cannot read; re-raises `error` if it is of another kind."""
-    if not error_policy.is_storage_error(error):
-        raise error
-    reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
-    return f"{uri} cannot be read: {redact_text(' '.join(reason.split()))}"

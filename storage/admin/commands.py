@@ -114,7 +114,6 @@ def ls(
         raise ValueError(f"--{'sort' if sort else 'csv'} is only for runs; use: ls {_RUNS}")
     root = existing_root(storage)
     current_champions, damaged = listing.current_champions(root)
-    unfinished, also_damaged = listing.unfinished(root, kinds or KINDS)
     names = [decision.champion for decision in current_champions.values() if decision and decision.champion]
     documents = listing.of(root, kinds or KINDS, names)
     if as_json:
@@ -124,8 +123,8 @@ def ls(
         show_lines(listing.lines(documents))
     else:
         exits.note(f"there are no results below {root}")
-    show_lines(listing.unfinished_lines(unfinished))
-    return complain([*damaged, *also_damaged])
+    show_lines(listing.unfinished_lines(listing.unfinished(root, kinds or KINDS)))
+    return complain(damaged)
 
 
 @command

@@ -175,14 +175,12 @@ class Garbage:
     def _strays(self, folder: Folder) -> Iterator[Removal]:
         """Yield the removals in a folder that stays: files that no manifest lists, and incomplete writes."""
         listed = {file.path for file in folder.manifest.files} if folder.manifest else set()
-        holding = {path[:end] for path in listed for end, letter in enumerate(path) if letter == "/"}
         incomplete: dict[str, list[Entry]] = {}
         for entry in folder.entries:
             unchanged_s = self._now - entry.modified
             if temporary := _TEMPORARY.match(entry.path):
                 incomplete.setdefault(temporary[0], []).append(entry)
-            # On S3 a file may have the name of a folder: deleting it would delete that folder's files too.
-            elif folder.manifest and entry.path not in {*listed, *holding, manifest.NAME} and unchanged_s >= _DAY_S:
+            elif folder.manifest and entry.path not in {*listed, manifest.NAME} and unchanged_s >= _DAY_S:
                 why = f"not listed in the manifest, unchanged for {_days(unchanged_s)}"
                 yield Removal(uri=folder.uri.child(entry.path), why=why, entries=[entry])
         for path, entries in incomplete.items():

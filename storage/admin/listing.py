@@ -11,7 +11,7 @@ from storage import champions, files, in_use, lease, manifest
 from storage.admin import catalog, format
 from storage.admin.catalog import SCRATCH, Folder
 from storage.decision import METRICS, Decision
-from storage.kinds import CHECKPOINT, KINDS
+from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.uri import URI, Root
 
@@ -123,18 +123,12 @@ def _document(root: Root, folder: Folder, champions: Collection[str], scores: di
     }
 
 
-def unfinished(root: Root, kinds: Collection[str]) -> tuple[list[Unfinished], list[str]]:
-    """Return the unfinished results of `kinds`, the latest last, and a line for each damaged folder or record."""
-    used: set[str] = set()
-    wrong = []
-    try:
-        used = {uri.name for uri in in_use.used(root)}
-    except Damaged as error:
-        wrong = [str(error)]
+def unfinished(root: Root, kinds: Collection[str]) -> list[Unfinished]:
+    """Return the unfinished results of `kinds`, the latest last."""
+    used = {uri.name for uri in in_use.used(root)}
     folders = catalog.read_folders(catalog.list_folders(root, [SCRATCH]))
     found = catalog.map_in_threads(lambda folder: _unfinished(root, folder, used, kinds), folders)
-    wrong += [folder.damage for folder in folders if folder.damage]
-    return sorted(filter(None, found)), wrong
+    return sorted(filter(None, found))
 
 
 def unfinished_lines(unfinished: Sequence[Unfinished]) -> Iterator[str]:
@@ -151,8 +145,6 @@ def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collec
     paths = {entry.path for entry in folder.entries}
     specs = {match[1]: match[0] for match in map(_SPEC.fullmatch, paths) if match}
     kind = next((kind for kind in KINDS.values() if kind.stage in specs), None)
-    if kind is None and any(path.startswith("attempt-") for path in paths):  # a job started by hand
-        kind = KINDS[CHECKPOINT.name]
     if kind is None or kind.name not in kinds:
         return None
     target = kind.place(root, folder.uri.name)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from storage import champions, error_policy, files, manifest
+from storage import champions, files, manifest
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged, File
-from storage.uri import Root, redact_text
+from storage.uri import Root
 
 
 def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = lambda file: None) -> Iterator[str]:
@@ -36,16 +36,7 @@ def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = l
 
 def of_parents(folder: Folder) -> Iterator[str]:
     """Yield a sentence if a parent's bytes changed since `folder` was made from it."""
-    if folder.manifest is None:
-        return
-    try:
-        changed = manifest.changed_parent(folder.uri, folder.manifest)
-    except Exception as error:
-        if not error_policy.is_storage_error(error):
-            raise
-        yield f"{folder.uri} cannot be compared with its parents: {redact_text(' '.join(str(error).split()))}"
-        return
-    if changed:
+    if folder.manifest and (changed := manifest.changed_parent(folder.uri, folder.manifest)):
         yield (
             f"{folder.uri} was made from other bytes of {changed} than exist now; the next run makes a new result at "
             "another URI; delete this one if you do not need it"

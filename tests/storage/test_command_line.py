@@ -301,25 +301,6 @@ class TestVerify:
         assert (answer.code, answer.err, len(answer.out)) == (1, [], 2)
         assert words in answer.out[0]
 
-    def test_folder_that_cannot_be_looked_into_hides_no_other(
-        self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        walk = files.walk
-
-        def refuse(uri: URI) -> list[files.Entry]:
-            if uri == model.prepared:
-                raise PermissionError(13, "Permission denied", str(uri))
-            return walk(uri)
-
-        monkeypatch.setattr(files, "walk", refuse)
-        spoiled = damage_file(model.report, "missing")
-        answer = ask("verify", "--storage", root)
-        assert (answer.code, [line.split()[0] for line in answer.out[:-1]]) == (1, [model.prepared, spoiled])
-        assert ask("ls", "prepared", "--storage", root).out[1].split()[-2:] == ["damaged", model.prepared]
-        answer = ask("lineage", model.checkpoint)
-        assert (answer.code, len(answer.out)) == (1, 4)
-        assert "DAMAGED" in answer.out[1] and answer.out[1].endswith(f"Permission denied: {model.prepared}")
-
 
 class TestChampion:
     def test_decisions_by_hand_are_printed_with_time_and_user_and_a_rollback_is_called_one(
