@@ -6,7 +6,6 @@ import json
 import os
 import re
 import stat
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -126,18 +125,6 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
 
 
 @pytest.mark.slow
-def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finished) -> None:
-    still = {"model": "squeezenet1-1", "learning_rate": 1e-30, "epochs": 3}
-    result = finished.again(minimum=0, **still).result()
-    assert result["promoted"] is False
-    assert "below the champion's" in result["reason"]
-    assert registry.champion(finished.root, "mnist-sample") == finished.result["uris"]["checkpoint"]
-    statistics = manifest.load(URI(result["uris"]["checkpoint"])).statistics
-    assert len({row["validation_loss"] for row in statistics["history"]}) == 1 < len(statistics["history"])
-    assert statistics["best_epoch"] == 1, "the first of equal epochs is kept, though Ray Train prefers the last"
-
-
-@pytest.mark.slow
 def test_the_champion_predicts_a_dataset_without_labels(finished: Finished) -> None:
     unlabelled = _without_labels(DatasetURI(finished.result["uris"]["raw"]), finished.folder)
     arguments = ["--model", "champion:mnist-sample", "--data", unlabelled, "--json", "--storage", finished.root]
@@ -182,15 +169,6 @@ def test_two_workers_that_stream_from_an_s3_of_aws_config_predict_every_row_and_
     assert sorted(rows["id"]) == list(range(1000))
     assert manifest.load(EvaluationURI(result["uris"]["evaluation"])).statistics["num_rows"] == 1000
     assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
-
-
-@pytest.mark.slow
-def test_a_virtual_environment_in_a_folder_with_spaces_can_be_used(tmp_path: Path) -> None:
-    environment = tmp_path / "My Projects (1)" / "venv"
-    environment.parent.mkdir()
-    environment.symlink_to(sys.prefix)
-    python = environment / "bin" / Path(sys.executable).name
-    assert Run(*quick(), "--mirror", "sample", folder=tmp_path, python=python).result()["stages"]
 
 
 @pytest.mark.slow

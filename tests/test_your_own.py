@@ -122,18 +122,6 @@ def test_report_and_summary_state_the_problems_of_the_data_and_the_interval_of_t
     assert f'<p class="muted">{rows["file"][0]}</p>' in page, "each picture is called by its file"
 
 
-@pytest.mark.slow
-def test_the_same_photographs_become_the_same_rows_on_a_ray(
-    flow: Flow, trained: dict[str, Any], pictures: Path, tmp_path: Path
-) -> None:
-    settings = SMALL | {"epochs": 1}
-    other = flow(recipe="images-resnet18", storage=str(tmp_path / "root"), data=str(pictures), settings=settings)
-    for kind in ("raw", "prepared"):
-        here, there = (URI(one["uris"][kind]) for one in (trained, other))
-        assert here.name == there.name and manifest.load(here).files == manifest.load(there).files
-    assert other["metrics"]["num_rows"] == trained["metrics"]["num_rows"]
-
-
 def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goes_on_from_the_champion(
     flow: Flow, trained: dict[str, Any], root: Root, pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,6 @@ from tasks.orchestration.prefect_options import name_run, run_name
 @pytest.mark.parametrize(
     ("parameters", "name"),
     [
-        ({"recipe": "mnist-resnet18"}, "mnist-resnet18 epochs=3 learning_rate=0.002"),
         (
             {"recipe": "mnist-resnet18", "settings": {"epochs": 5, "seed": 1}, "workers": 0, "refresh": True},
             "mnist-resnet18 epochs=5 learning_rate=0.002 seed=1 refresh workers=0",
@@ -25,7 +24,6 @@ from tasks.orchestration.prefect_options import name_run, run_name
         ),
         ({"recipe": "/home/ada/mine.py:recipe", "settings": {"epochs": 5}}, "mine.py:recipe epochs=5"),
         ({"recipe": "no-such-recipe"}, "no-such-recipe"),
-        ({"recipe": "mnist-resnet18", "settings": 7}, "mnist-resnet18 epochs=3 learning_rate=0.002"),
         (
             {"recipe": "mnist-resnet18", "data": "s3://key:secret@bucket"},
             "mnist-resnet18 on ***@bucket epochs=3 learning_rate=0.002",

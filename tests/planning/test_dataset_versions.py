@@ -43,7 +43,7 @@ def test_versions_are_the_committed_raw_datasets_oldest_first(versions: list[Dat
     ("asked", "expected"),
     [
         ({}, [0, 1, 2]),
-        ({"names": [_NAMES[2], _NAMES[0], _NAMES[2]]}, [0, 2]),
+        ({"names": [_NAMES[2], f"/copied/datasets/raw/{_NAMES[0]}/", _NAMES[2]]}, [0, 2]),
         ({"first": _NAMES[1]}, [1, 2]),
         ({"last": _NAMES[1]}, [0, 1]),
         ({"first": _NAMES[1], "last": _NAMES[1]}, [1]),
@@ -55,35 +55,13 @@ def test_a_list_or_a_range_chooses_among_them(
     assert chosen(versions, **asked) == [versions[number] for number in expected]  # type: ignore[arg-type]
 
 
-def test_a_version_may_be_named_by_its_uri(versions: list[DatasetURI]) -> None:
-    assert chosen(versions, names=[f"{versions[1]}/"]) == [versions[1]]
-
-
-@pytest.mark.parametrize(
-    ("asked", "named"),
-    [
-        ({"names": ["mnist-1"]}, "version must be one of mnist-00000000000b, .* got 'mnist-1'"),
-        ({"first": "x"}, "--from must be one of"),
-        ({"first": _NAMES[2], "last": _NAMES[0]}, "is newer than --to"),
-        ({"names": [_NAMES[0]], "first": _NAMES[0]}, "cannot be combined"),
-    ],
-)
-def test_what_is_not_there_is_refused_by_name(versions: list[DatasetURI], asked: dict[str, object], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        chosen(versions, **asked)  # type: ignore[arg-type]
-
-
-def test_a_storage_without_versions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no raw dataset of data set 'mnist'"):
-        known(Root(str(tmp_path / "nothing")), "mnist")
-
-
-def _own(root: Root, name: str, place: str, **more: Any) -> DatasetURI:
+def _own(root: Root, name: str, place: str, *, listed: Any = (), schema: Any = None, **more: Any) -> DatasetURI:
     """A raw dataset of a user's own images."""
     uri = DatasetURI(root.child(f"datasets/raw/{name}"))
-    parameters = {"data": name.rpartition("-")[0], "image_size": 8} | more
-    statistics = {"sources": [{"name": "files", "sha256": "", "url": place}]}
-    commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=[], statistics=statistics)
+    parameters = {"data": name.rpartition("-")[0], "image_size": 64} | more
+    about: dict[str, Any] = {"statistics": {"sources": [{"name": "files", "sha256": "", "url": place}]}}
+    about |= {"schema": schema} if schema else {}
+    commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=list(listed), **about)
     return uri
 
 
@@ -128,15 +106,10 @@ def test_a_backfill_of_own_images_does_the_versions_of_one_folder_each_with_the_
 ) -> None:
     root = Root(str(tmp_path / "root"))
     names = ["photos-00000000000a", "photos-00000000000b", "trees-00000000000c"]
-    for age, name in enumerate(names):
-        uri = DatasetURI(root.child(f"datasets/raw/{name}"))
-        parameters = {"data": name.rpartition("-")[0], "image_size": 64, "channels": 3, "test_fraction": 0.3}
-        sources = {"sources": [{"name": "files", "sha256": "", "url": f"/{name[:5]}"}]}
-        schema = {"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": '["cat", "dog"]'}}
-        listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
-        about: dict[str, Any] = {"parameters": parameters, "schema": schema, "statistics": sources}
-        commits.commit(uri, kind="raw", parents={}, listed=listed, **about)
-        os.utime(uri.child(manifest.NAME), (1e9 + age, 1e9 + age))
+    schema = {"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": '["cat", "dog"]'}}
+    listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
+    for name in names:
+        _own(root, name, f"/{name[:5]}", listed=listed, schema=schema, channels=3, test_fraction=0.3)
     asked: list[dict[str, Any]] = []
 
     def note(name: str, request: dict[str, Any], **_: Any) -> int:

@@ -12,7 +12,6 @@ import pytest
 from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tasks.jobs.ingest import class_names
-from tasks.jobs.ingest.class_names import FileLabels
 from tasks.learning import recipes
 from tasks.learning.images import classes_of
 from tasks.planning import data_summary, make_plan, user_images
@@ -46,7 +45,6 @@ SPLIT: dict[str, Meant] = {
     "doubled": images("seg_train/seg_train/{}", "seg_test/seg_test/{}") | {"seg_pred/seg_pred/1.png": EXTRA},
     "copied": images("xray/train/{}", "xray/test/{}") | {"xray/xray/train/cat/9.png": EXTRA},
     "a folder between": images("train/images/{}", "test/images/{}") | {"train/banner.png": EXTRA},
-    "partitions": images("split=train/{}", "split=test/{}"),
     "validation beside test": images("train/{}", "test/{}") | {"val/cat/2.png": EXTRA},
     "deeper": images("train/{}/images", "test/{}/day 1") | {"train/cat/dog/9.png": ("train", "cat")},
     "one class in test": images("train/{}", "test/{}/old", ["cat"])
@@ -186,27 +184,19 @@ FLAT = ["cat/1.png", "dog/2.png"]
 WHOLE = ["train/cat/1.png", "train/dog/2.png", "test/cat/3.png"]
 REFUSED = {
     "nothing": (["readme.txt"], "neither images nor Parquet"),
-    "only images that are not read": (["cat/1.heic"], "1 file is left out .images in a format that is not read"),
     "both kinds": (["train.parquet", "a.png"], "holds 1 Parquet file, such as train.parquet, and 1 image, such as a"),
-    "no class folders": (["a.png", "b.png"], "there are no class folders with images; expected <class>/"),
     "one class": (["cats/a.png", "c.png"], "at least two classes below .*, got cats"),
     "class only in test": ([*WHOLE, "test/owl/4.png"], "class owl has test images but no training images"),
     "too few for a split by content": (FLAT, "selects no test rows from 2 images|selects all images of class"),
-    "no train": (["val/cat/a.png", "val/dog/b.png"], "no split train; val was read as split val"),
     "no test": (
         ["my_train/cat/1.png", "other/dog/2.png"],
         "no split test; my_train was read as split train; .* if a class is",
     ),
-    "splits below classes": (["cat/train/1.png", "dog/test/2.png"], "cat/train: train and test must be above"),
     "test without labels": (
         ["train/cat/1.png", "train/dog/2.png", "val/cat/3.png", "val/dog/4.png", "test/5.png"],
         "in test/, read as split test; if its images have no labels, move test/ elsewhere",
     ),
     "class called train": (["bus/1.png", "car/2.png", "train/3.png"], "train was read as split train; .* rename its f"),
-    "two of a split": (
-        ["train/cat/1.png", "extra_train/cat/2.png", "test/cat/3.png"],
-        "extra_train, train are all named like split train; keep one and move the others elsewhere, or put all",
-    ),
     "copy among classes": (
         ["cat/1.png", "dog/2.png", "pets/cat/1.png", "pets/dog/2.png"],
         r"class folder pets/ has folders named like the classes beside it \(cat, dog\)",
@@ -223,7 +213,6 @@ REFUSED = {
         "folders part_1, part_2 differ only in their numbers, beside x.csv: labels are not read .* or move x.csv",
     ),
     "parquet of no split": (["data.parquet", "trained.parquet"], "no split test and no split train"),
-    "parquet of two splits": (["train/test-0.parquet"], r"train/test-0.parquet names several splits \(test, train\)"),
     "parquet of two sets": (["full/train.parquet", "mini/train.parquet", "test.parquet"], "full/train, mini/train are"),
     "parquet of two folds": (
         ["fold1_train.parquet", "fold2_train.parquet", "test.parquet"],
@@ -234,7 +223,6 @@ REFUSED = {
         "2 of 3 shards are missing beside train-00000-of-00003.parquet; add them, or rename",
     ),
     "Delta Lake": (["train/0.parquet", "test.parquet", "train/_delta_log/00.json"], "train/_delta_log/00.json is of a"),
-    "Iceberg": (["train/0.parquet", "test.parquet", "metadata/v2.metadata.json"], "metadata.json is of a Delta Lake,"),
 }
 
 
@@ -265,14 +253,6 @@ def test_link_in_place_of_a_class_folder_is_refused(local: Root) -> None:
         user_images.find(local)
 
 
-def test_class_folder_of_a_marker_without_images_is_refused_on_s3(s3: Server) -> None:
-    client = s3.client()
-    for key in (*FLAT, "", "owl/"):
-        client.put_object(Bucket=s3.bucket, Key=f"marked/{key}", Body=b"1" if key.endswith("png") else b"")
-    with pytest.raises(ValueError, match="class folder owl/ has no images"):
-        user_images.find(URI(f"s3://{s3.bucket}/marked"))
-
-
 def test_complete_shards_and_single_files_are_accepted(local: Root) -> None:
     shards = [f"train-0000{number}-of-00002.parquet" for number in (0, 1)]
     touch(local, *shards, *(f"data/test_{number}_of_2.parquet" for number in (1, 2)))
@@ -301,18 +281,6 @@ def test_complete_shards_and_single_files_are_accepted(local: Root) -> None:
 def test_what_may_be_meant_otherwise_is_warned_of(local: Root, paths: Meant, says: str) -> None:
     write(local, paths)
     assert user_images.find(local).notes[0].startswith(says)
-
-
-def test_text_labels_and_class_folders_have_the_same_order_and_warnings() -> None:
-    labels = [
-        FileLabels(path=f"{split}.parquet", split=split, rows=12, unlabelled=0, labels=sorted(NUMBERS), names=None)
-        for split in ("train", "test")
-    ]
-    assert list(class_names.of_files(labels)) == NUMBERS
-    assert class_names.in_order({"10", "9", "cat"}) == ["10", "9", "cat"]
-    assert list(class_names.remarks(labels, ["Cat", "cat"])) == [
-        "classes 'Cat', 'cat' differ only in case or blanks; are they one class?"
-    ]
 
 
 LEFT_OUT = [

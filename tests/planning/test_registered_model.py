@@ -10,13 +10,13 @@ from flows.cli import preflight
 from flows.cli.options import RunOptions
 from flows.cli.start import parameters_of
 from storage import champions, commits, manifest, registry
-from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.learning import recipes
 from tasks.planning import make_plan, predict_request, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
 from tests.image_folder import CLASSES, encoded, write_folder
+from tests.planning.conftest import promote
 from tests.runs import options_of
 
 
@@ -62,22 +62,8 @@ def crown(made: Plan, name: str, *, split: dict[str, Any] | None = None, **model
     parents: dict[str, URI] = {"prepared": made.prepared}
     statistics = {"model": usual | model, "split": split}
     commits.commit(made.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics=statistics)
-    decide(made, name, made.checkpoint)
+    promote(root=made.root, name=name, target=made.checkpoint, evaluation=made.evaluation)
     return made.checkpoint
-
-
-def decide(made: Plan, name: str, checkpoint: CheckpointURI) -> None:
-    decision = Decision(
-        number=1,
-        champion=checkpoint,
-        challenger=checkpoint,
-        evaluation=made.evaluation,
-        promoted=True,
-        reason="the first",
-        gate={},
-        metrics={},
-    )
-    registry.append(made.root, name, decision)
 
 
 def test_two_folders_of_one_name_have_two_registered_models(root: Root, pictures: Path, tmp_path: Path) -> None:
@@ -92,11 +78,6 @@ def test_a_folder_reached_by_a_link_has_the_same_registered_model(root: Root, pi
     assert make(root, tmp_path / "link" / "data").registered_model == make(root, pictures).registered_model
 
 
-def test_a_downloaded_data_set_keeps_the_name_that_it_has(root: Root) -> None:
-    made = make_plan.make_plan(storage=root, recipe=recipes.load("mnist-resnet18"))
-    assert made.registered_model == "mnist"
-
-
 def test_the_raw_dataset_of_a_folder_belongs_to_its_registered_model(root: Root, pictures: Path) -> None:
     made = make(root, pictures)
     champion = crown(made, made.registered_model)
@@ -108,8 +89,12 @@ def test_the_raw_dataset_of_a_folder_belongs_to_its_registered_model(root: Root,
 
 
 def test_a_person_may_name_a_registered_model(root: Root, pictures: Path) -> None:
-    made, named = make(root, pictures), make(root, pictures, registered_model="fruit")
+    made = make(root, pictures)
+    crown(made, "fruit", classes=["cat", CLASSES[0]])  # one class in common is enough
+    named = make(root, pictures, registered_model="fruit")
     assert (named.registered_model, named.evaluation.fingerprint) == ("fruit", made.evaluation.fingerprint)
+    (decision,) = registry.history(root, "fruit")
+    assert report_of(made.evaluation, decision).name.startswith("data-images-resnet18-")
     with pytest.raises(ValueError, match="^--register-as must be 1 to 64 of a-z, 0-9 and '-', got 'a/b'"):
         make(root, pictures, registered_model="a/b")
 
@@ -122,18 +107,6 @@ def test_models_of_user_images_are_called_like_their_folder(root: Root, pictures
         assert made.raw.name.startswith("data-") and made.prepared.name.startswith("data-")
     raw = make(root, commit_raw(make(root, pictures)))
     assert raw.checkpoint == make(root, pictures).checkpoint
-
-
-def test_a_report_is_called_like_its_model(root: Root, pictures: Path) -> None:
-    made = make(root, pictures, registered_model="fruit")
-    decide(made, "fruit", crown(made, "tart"))
-    (decision,) = registry.history(root, "fruit")
-    assert report_of(made.evaluation, decision).name.startswith("data-images-resnet18-")
-
-
-def test_model_of_the_same_images_is_found_whatever_it_is_registered_as(root: Root, pictures: Path) -> None:
-    crown(make(root, pictures), "fruit")
-    assert make(root, pictures).checkpoint == make(root, pictures, registered_model="fruit").checkpoint
 
 
 @pytest.mark.parametrize(
@@ -159,14 +132,27 @@ def flat(pictures: Path) -> Path:
     return pictures / "train"
 
 
-def test_a_warm_start_with_another_encoding_is_refused_since_it_would_split_other_rows(
-    root: Root, pictures: Path
+@pytest.mark.parametrize(
+    ("champion", "settings", "says"),
+    [
+        ({}, ["store=files"], "store of the champion .* is 'pixels', but 'files' is requested"),
+        ({}, ["validation_fraction=0.05"], "validation_fraction .* is 0.1, but 0.05 is requested"),
+        ({"model": "resnet34"}, [], "model of the champion .* is 'resnet34', but 'resnet18' is requested"),
+        ({"image_shape": [32, 32, 3]}, [], r"image_shape .* is \[32, 32, 3\], but \[128, 128, 3\]"),
+    ],
+)
+def test_a_warm_start_from_another_model_or_with_other_validation_rows_is_refused(
+    root: Root, pictures: Path, champion: dict[str, Any], settings: list[str], says: str
 ) -> None:
     made = make(root, pictures)
-    crown(made, made.registered_model, split=warm_start.split_of(made.recipe))
-    assert make(root, pictures, "start=champion").initial == made.checkpoint
-    with pytest.raises(ValueError, match="store of the champion .* is 'pixels', but 'files' is requested"):
-        make(root, pictures, "start=champion", "store=files")
+    with pytest.raises(ValueError, match=f"start=champion: {root} has no champion of '{made.registered_model}' yet"):
+        make(root, pictures, "start=champion")
+    crown(made, made.registered_model, split=warm_start.split_of(made.recipe), **champion)
+    if not champion:
+        warm = make(root, pictures, "start=champion")
+        assert (warm.initial, warm.prepared) == (made.checkpoint, made.prepared) and warm.checkpoint != made.checkpoint
+    with pytest.raises(ValueError, match=f"^--set start=champion: .*{says}"):
+        make(root, pictures, "start=champion", *settings)
 
 
 def test_a_model_of_own_images_must_beat_the_largest_class_whatever_the_recipe(root: Root, pictures: Path) -> None:
@@ -187,18 +173,13 @@ def test_settings_that_made_a_raw_dataset_stay_and_others_are_refused(root: Root
         make(root, raw, "image_size=96")
 
 
-def test_one_class_in_common_is_enough(root: Root, pictures: Path) -> None:
-    crown(make(root, pictures), "fruit", classes=["cat", CLASSES[0]])
-    assert make(root, pictures, registered_model="fruit").registered_model == "fruit"
-
-
 def test_classes_of_parquet_are_compared_once_they_are_known(root: Root, tmp_path: Path) -> None:
     folder = tmp_path / "table"
     folder.mkdir()
     for split in ("train", "test"):
         (folder / f"{split}-0.parquet").write_bytes(b"1")
     made = make(root, folder)
-    decide(made, made.registered_model, crown(make(root, write_folder(tmp_path / "data", train=1, test=1)), "fruit"))
+    promote(root, made.registered_model, crown(make(root, write_folder(tmp_path / "data", train=1, test=1)), "fruit"))
     make(root, folder)
     commit_raw(made, classes=("0", "1"))
     with pytest.raises(ValueError, match="knows none of the classes of this data"):
@@ -249,5 +230,5 @@ def test_the_sample_starts_from_the_weights_of_its_own_champion(root: Root) -> N
         split = warm_start.split_of(made.recipe)
         statistics = {"model": model, "split": split}
         commits.commit(made.checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
-        decide(made, name, made.checkpoint)
+        promote(root, name, made.checkpoint)
     assert ask(root, *warm).plan.initial == made.checkpoint

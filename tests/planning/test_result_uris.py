@@ -8,7 +8,7 @@ import pytest
 
 from storage import commits, files, kinds, manifest
 from storage.commits import ParentChanged
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
+from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.learning import recipes
 from tasks.orchestration.stage import stage
 from tasks.planning import make_plan
@@ -62,12 +62,7 @@ def run(made: Plan, content: bytes) -> Results:
 
 @pytest.mark.parametrize(
     ("again", "elsewhere"),
-    [
-        ("raw", ["prepared", "checkpoint", "predictions", "evaluation"]),
-        ("prepared", ["checkpoint", "predictions", "evaluation"]),
-        ("checkpoint", ["predictions", "evaluation"]),
-        ("predictions", ["evaluation"]),
-    ],
+    [("raw", ["prepared", "checkpoint", "predictions", "evaluation"]), ("checkpoint", ["predictions", "evaluation"])],
 )
 def test_what_is_made_again_to_other_bytes_during_a_run_ends_it_and_has_children_of_its_own(
     tmp_path: Path, again: str, elsewhere: list[str]
@@ -86,7 +81,7 @@ def test_what_is_made_again_to_other_bytes_during_a_run_ends_it_and_has_children
     assert run(plan(tmp_path), b"never") == now, "the same request finds them again"
 
 
-@pytest.mark.parametrize("again", ["raw", "prepared", "checkpoint", "predictions", "evaluation"])
+@pytest.mark.parametrize("again", ["raw", "checkpoint", "evaluation"])
 def test_what_is_made_again_to_the_same_bytes_keeps_its_children(tmp_path: Path, again: str) -> None:
     before = run(plan(tmp_path), b"the same")
     files.remove(before[again])
@@ -132,27 +127,3 @@ def test_result_is_not_made_under_the_name_of_one_of_other_parents(tmp_path: Pat
     how: dict[str, Any] = {"kind": kinds.CHECKPOINT, "parents": {"prepared": other}, "parameters": made.train.values}
     with pytest.raises(ParentChanged, match="is not the name of the result of"), stage("train", made.checkpoint, **how):
         raise AssertionError("it must not begin")
-
-
-def test_commit_of_a_result_whose_parent_was_made_again_meanwhile_is_refused(tmp_path: Path) -> None:
-    made = plan(tmp_path)
-    run(made, b"before")
-    files.remove(made.evaluation)
-    how: dict[str, Any] = {"kind": kinds.EVALUATION, "parents": {"predictions": made.predictions}}
-    with stage("evaluate", made.evaluation, **how) as current:
-        files.remove(made.predictions)
-        commit(made.predictions, "predictions", b"now", checkpoint=made.checkpoint, dataset=made.prepared)
-        with pytest.raises(ParentChanged):
-            commit(made.evaluation, "evaluation", b"", expected=current.parents, predictions=made.predictions)
-    assert not manifest.is_committed(made.evaluation)
-
-
-def test_predictions_on_any_dataset_are_those_of_the_bytes_that_are_there(tmp_path: Path) -> None:
-    made = plan(tmp_path)
-    run(made, b"before")
-    batch = predictions_of(made.root, made.checkpoint, made.raw, split=None)
-    commit(batch, "predictions", b"before", checkpoint=made.checkpoint, dataset=made.raw)
-    files.remove(made.checkpoint)
-    commit(made.checkpoint, "checkpoint", b"now", prepared=made.prepared)
-    other = predictions_of(made.root, made.checkpoint, made.raw, split=None)
-    assert isinstance(other, PredictionsURI) and other != batch

@@ -69,14 +69,7 @@ def test_one_more_correct_row_of_sixty_is_not_significant(contest: Contest, caps
     assert f"        compared with the champion: {found}\n" in capsys.readouterr().out
 
 
-def test_without_significance_the_same_image_decides_and_the_difference_is_shown_all_the_same(contest: Contest) -> None:
-    contest.decide(contest.model("champion", 0, 1, 2))
-    decision = contest.decide(contest.model("luckier", 3, 4), ANY)
-    assert decision.promoted and decision.reason.startswith("test accuracy 0.9667 is at least the champion's 0.9500")
-    assert decision.differences["champion"].p_value == 1.0
-
-
-@pytest.mark.parametrize(("wrong", "promoted"), [(range(1), True), (range(2), False), (range(6), False)])
+@pytest.mark.parametrize(("wrong", "promoted"), [(range(1), True), (range(2), False)])
 def test_a_challenger_is_promoted_only_if_it_is_significantly_better(
     contest: Contest, wrong: range, promoted: bool
 ) -> None:
@@ -173,17 +166,6 @@ def test_the_largest_class_alone_reaches_chance_in_a_balanced_metric(
     assert (decision.promoted, decision.reason) == (False, says)
 
 
-def test_the_best_champion_is_that_of_the_gates_metric_whichever_decided_before(contest: Contest) -> None:
-    by_accuracy = ANY | {"tolerance": 1.0}
-    cats = contest.model("cats", *range(42, 60))
-    dogs = contest.model("dogs", *range(26))
-    for model in (cats, dogs, contest.model("worst", *range(59))):
-        assert contest.decide(model, by_accuracy).promoted
-    decisions = registry.history(contest.plan.root, "photos")
-    assert registry.best(decisions, "accuracy") == cats
-    assert registry.best(decisions, "balanced_accuracy") == dogs
-
-
 def test_what_is_not_better_than_the_largest_class_is_not_promoted_even_where_nobody_is_in_charge(
     contest: Contest,
 ) -> None:
@@ -212,13 +194,6 @@ def test_missing_predictions_prevent_promotion_if_rows_must_be_compared(contest:
     evaluation = contest.evaluations[challenger]
     assert find_valid_decision(challenger, evaluation, registry.history(contest.plan.root, "photos"), GATE) is None
     assert contest.decide(challenger, ANY).promoted
-
-
-def test_a_decision_of_an_earlier_version_is_read_without_differences(contest: Contest) -> None:
-    decision = contest.decide(contest.model("champion"))
-    document = decision.model_dump(mode="json")
-    del document["differences"]
-    assert Decision.model_validate(document) == decision
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tasks.jobs import row_digests
 from tasks.learning import recipes, sources
 from tests.image_folder import encoded
 from tests.runs import Run, find, no_flow, options_of
+from tests.s3 import Server
 
 CLASSES = ("across", "down", "plain")
 SETTINGS = ("image_size=24", "channels=1", "model=small-cnn", "epochs=10", "batch_size=16", "max_shift=1")
@@ -144,16 +145,19 @@ def test_fast_audit_judges_the_validation_rows_with_the_model_of_a_run(audited: 
     assert 20 < document["rows"] < 80 and {row["split"] for row in document["suspects"]} == {"train"}
 
 
-@pytest.mark.parametrize("more", [(), ("--fast", "--set", "validation_fraction=0.5")], ids=["all", "fast"])
-def test_only_test_images_are_judged_on_request(audited: dict[str, Any], place: Path, more: Sequence[str]) -> None:
-    document = command(place / "images", place / "root", "--split", "test", *more)
+def test_only_test_images_are_judged_on_request(audited: dict[str, Any], place: Path) -> None:
+    fast = ("--fast", "--set", "validation_fraction=0.5")
+    document = command(place / "images", place / "root", "--split", "test", *fast)
     raw = manifest.load(URI(document["uris"]["raw"]))
     assert document["rows"] == sum(part.rows or 0 for part in raw.split("test"))
     first = document["suspects"][0]
     assert first["split"] == "test" and (place / "images" / first["file"]).is_file()
 
 
-def test_rows_of_parquet_files_are_named_by_file_and_row(prefect_server: None, root: Root, tmp_path: Path) -> None:
+def test_rows_of_parquet_files_on_s3_are_named_by_file_and_row(
+    prefect_server: None, s3: Server, tmp_path: Path
+) -> None:
+    root = Root(f"s3://{s3.bucket}/audited")
     labels = {split: [number % 2 for number in range(count)] for split, count in (("train", 60), ("test", 12))}
     for split, of_split in labels.items():
         contents = [encoded(1000 * (split == "test") + number, label) for number, label in enumerate(of_split)]

@@ -12,14 +12,14 @@ import pytest
 
 import storage.__main__
 from flows.cli import app
-from storage import commits, files, manifest, registry, tables
-from storage.decision import Decision
+from storage import commits, files, manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, ExportURI, PredictionsURI, Root
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import images, models
 from tasks.planning.result_uris import predictions_of
 from tests.jobs import raw
 from tests.learning.training import MORE_MODELS
+from tests.planning.conftest import promote
 from tests.runs import no_flow
 
 
@@ -117,6 +117,12 @@ def test_export_is_a_result_that_every_command_knows(
     proof = made.statistics["proof"]
     assert proof["rows"] == 101 and 0 < proof["largest_difference"] < 1e-5
     assert proof["onnxruntime"] == onnxruntime.__version__
+    card = files.read(exported.child("README.md")).decode()
+    facts = [f"{made.statistics['test_accuracy']:.4f}", f"{made.statistics['macro_f1']:.4f}", "all 101 test rows"]
+    facts += [f"{proof['largest_difference']:.1e}", "license:", "| dark | 50 | 17 | 34 |"]
+    facts += [parent.digest for parent in made.parents.values()]
+    assert [fact for fact in facts if fact not in card] == []
+    assert str(Path(exported).parents[1]) not in card, "names of results, no paths of this machine"
     assert on_storage("verify", "--deep", exported) == on_storage("show", exported) == 0
     capsys.readouterr()
     assert on_storage("lineage", exported) == 0
@@ -124,16 +130,6 @@ def test_export_is_a_result_that_every_command_knows(
     assert checkpoint in told and prepared in told
     assert on_storage("ls", "export", "--storage", root_of(prepared)) == 0
     assert f"{made.statistics['test_accuracy']:.4f}" in capsys.readouterr().out
-
-
-def test_card_holds_counts_metrics_proof_and_the_digests_of_the_lineage(exported: ExportURI) -> None:
-    card = files.read(exported.child("README.md")).decode()
-    made = manifest.load(exported)
-    facts = [f"{made.statistics['test_accuracy']:.4f}", f"{made.statistics['macro_f1']:.4f}", "all 101 test rows"]
-    facts += [f"{made.statistics['proof']['largest_difference']:.1e}", "license:", "| dark | 50 | 17 | 34 |"]
-    facts += [parent.digest for parent in made.parents.values()]
-    assert [fact for fact in facts if fact not in card] == []
-    assert str(Path(exported).parents[1]) not in card, "names of results, no paths of this machine"
 
 
 def test_same_command_again_finds_the_export(
@@ -201,20 +197,6 @@ def test_model_whose_export_would_be_wrong_is_not_exported(
     assert not list(tmp_path.glob("exports/*"))
 
 
-def promote(root: Root, name: str, checkpoint: CheckpointURI) -> None:
-    decision = Decision(
-        number=1,
-        champion=checkpoint,
-        challenger=checkpoint,
-        evaluation="",
-        promoted=True,
-        reason="",
-        gate={},
-        metrics={},
-    )
-    registry.append(root, name, decision)
-
-
 def test_champion_is_exported_by_its_name_or_without_one_if_it_is_the_only_one(
     checkpoint: CheckpointURI, root: Root, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,7 +213,6 @@ def test_champion_is_exported_by_its_name_or_without_one_if_it_is_the_only_one(
     ("words", "says"),
     [
         (["champion:nosuch"], "has no champion of 'nosuch'"),
-        (["/nowhere/checkpoints/x-0123456789ab"], "model: nothing is committed at /nowhere"),
         (["{prepared}"], "model must be of kind checkpoint"),
         (["{checkpoint}", "--format", "tflite"], "--format must be one of onnx, torch, got 'tflite'"),
         ([], "MODEL"),

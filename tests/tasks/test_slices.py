@@ -14,7 +14,6 @@ from storage import manifest
 from storage.uri import DatasetURI, Root
 from tasks.evaluate import read_evaluation
 from tasks.jobs import row_facts
-from tasks.learning import decode
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tests import documented
 from tests.comparing import runs
@@ -100,9 +99,9 @@ def test_every_fact_of_the_files_gives_slices_of_all_rows(tmp_path: Path, images
     assert sum("darkest fifth (below 0." in value for value in values["brightness"]) == 1
 
 
-def test_random_mistakes_name_a_slice_in_at_most_one_of_twenty_reports(tmp_path: Path, images: Path) -> None:
+def test_random_mistakes_name_a_slice_in_at_most_one_of_ten_reports(tmp_path: Path, images: Path) -> None:
     named = 0
-    for seed in range(20):
+    for seed in range(10):
         draw = np.random.default_rng(seed)
         wrong = [path for path in files(images) if draw.random() < 0.5]
         named += any(one["is_worse"] for one in evaluated(tmp_path, images, wrong)["slices"])
@@ -120,19 +119,6 @@ def test_parquet_rows_have_the_facts_of_their_images_and_no_folder(tmp_path: Pat
     assert list(known) == ["shorter side", "format", "camera", "brightness"]
     assert known["camera"].tolist() == ["Canon EOS 5D", "Apple iPhone 8", "not recorded"] * 20
     assert set(known["format"]) == {"JPEG"}
-
-
-@pytest.mark.parametrize(
-    ("camera", "shown"),
-    [
-        (("NIKON CORPORATION", "NIKON D40"), "NIKON CORPORATION NIKON D40"),
-        (("Canon\0\x07", " Canon  EOS\x1b 5D"), "Canon EOS 5D"),
-        (("", "x" * 10_000), "x" * 60),
-        (("", ""), ""),
-    ],
-)
-def test_camera_is_a_short_line_of_text(camera: tuple[str, str], shown: str) -> None:
-    assert decode.decoded(photo(0, camera), 8, 3, with_thumbnail=True).camera == shown
 
 
 def test_facts_are_those_of_the_right_rows_beside_a_part_without_a_readable_image(tmp_path: Path) -> None:
