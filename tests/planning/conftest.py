@@ -9,7 +9,7 @@ import pytest
 from storage import registry
 from storage.decision import Decision
 from storage.manifest import Parent
-from storage.uri import CheckpointURI, EvaluationURI, Root
+from storage.uri import CheckpointURI, Root
 from tasks.jobs.train import attempts
 from tasks.learning import checkpoint, training_state
 from tasks.learning.sources import Split
@@ -42,7 +42,7 @@ def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -
 
 def promote(root: Root, name: str, target: CheckpointURI, *, evaluation: str = "") -> Decision:
     """Record the first decision on `name`: `target` is its champion."""
-    values: dict[str, Any] = {"evaluation": EvaluationURI(evaluation), "reason": "", "gate": {}, "metrics": {}}
+    values: dict[str, Any] = {"evaluation": evaluation, "reason": "", "gate": {}, "metrics": {}}
     decision = Decision(number=1, champion=target, challenger=target, promoted=True, **values)
     registry.append(root, name, decision)
     return decision

@@ -236,17 +236,6 @@ def test_class_folders_that_lie_in_no_split_are_found_and_the_check_says_how_the
         )
 
 
-def test_the_share_of_test_rows_is_part_of_the_names_of_such_folders_only(pictures: Path, tmp_path: Path) -> None:
-    def uris(folder: Path, *settings: str) -> tuple[str, str, str]:
-        recipe = recipes.override(recipes.load("images-resnet18"), settings)
-        made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(folder))
-        return made.raw, made.prepared, made.checkpoint
-
-    usual, flat = uris(pictures), write_flat(tmp_path / "flat")
-    assert uris(pictures, "test_fraction=0.3") == usual
-    assert not set(uris(flat)) & set(uris(flat, "test_fraction=0.3"))
-
-
 @pytest.mark.parametrize(
     ("name", "expected"), [("Photos", "photos"), ("数据", "images"), ("mnist", "user-mnist"), ("-a__b.", "a-b")]
 )

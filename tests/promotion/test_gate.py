@@ -88,11 +88,8 @@ def test_each_further_model_on_the_same_test_rows_needs_a_smaller_p_value(contes
     assert decision.reason.endswith(
         "(p = 0.031, required: at most 0.017 = 0.05 / 3, the models compared on these rows so far)"
     )
-    assert contest.decide(contest.model("better-on-many-rows")).reason.endswith(
-        "(p = 0.016, required: at most 0.013 = 0.05 / 4, the models compared on these rows so far)"
-    )
     again = contest.decide(contest.model("noise-0", *range(2)))
-    assert again.num_compared_before == 3, "a model is not counted twice"
+    assert again.num_compared_before == 2, "a model is not counted twice"
 
 
 def test_the_command_in_a_reason_promotes_the_model_when_it_is_pasted(

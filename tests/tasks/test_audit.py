@@ -185,7 +185,6 @@ def test_data_may_be_the_name_of_a_source() -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--folds", "1"], "--folds: "),
         (["--set", "start=champion"], "start must not be champion in an audit"),
         (["--copy-to", str(Path(__file__).parent)], "--copy-to: must be an empty or a new folder"),
     ],

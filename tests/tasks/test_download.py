@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import tenacity
@@ -16,7 +15,6 @@ from tasks.learning.sources.mnist_sample import FOLDER, SOURCE
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tests import mirrors
-from tests.image_folder import write_folder
 from tests.ingested import ingested
 from tests.mirrors import Mirror
 
@@ -82,15 +80,6 @@ def test_a_file_with_other_bytes_is_fetched_again(root: Root, mirror: Mirror) ->
     files.put(uri.child(NAMES[0]), b"left by somebody")
     fetch(root, mirror.address)
     assert contents(uri)[NAMES[0]] == (FOLDER / NAMES[0]).read_bytes()
-
-
-def test_nothing_is_downloaded_for_what_a_person_names(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "fruit", train=3, test=2)
-    storage = str(tmp_path / "root")
-    sample = planned(Root(storage))
-    for recipe, data in ((recipes.load("images-resnet18"), str(folder)), (sample.recipe, str(ingested(sample)))):
-        plan = make_plan.make_plan(storage=storage, recipe=recipe, data=data, download_timeout_s=60)
-        assert plan.files is None and download.fn(plan.files, plan.weights, plan.download) is None
 
 
 def test_files_that_are_gone_are_not_fetched_for_a_raw_dataset_that_is_there(root: Root) -> None:

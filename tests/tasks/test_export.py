@@ -172,13 +172,6 @@ def test_export_that_was_cut_off_is_made_by_the_same_command(
     ], "the bytes are those of the first attempt"
 
 
-def test_bf16_training_is_exported_and_proven_in_fp32(prepared: DatasetURI, tmp_path: Path) -> None:
-    model = train(prepared, "small", precision="bf16")
-    assert export(model, root=Root(str(tmp_path))) == 0
-    (card,) = tmp_path.glob("exports/*/README.md")
-    assert "Training and evaluation ran in bf16" in card.read_text()
-
-
 @pytest.mark.parametrize(
     ("model", "says"),
     [
