@@ -1,6 +1,5 @@
 """Download: fetch a source's files and pretrained weights, and store them unchanged."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from storage.manifest import File, Manifest
 from storage.uri import URI, FilesURI
 from tasks.jobs.spec import scratch_of
 from tasks.learning.downloading import fetch_file
-from tasks.learning.sources import Download, SourceFile
+from tasks.learning.sources import Download
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage, tidy
 from tasks.planning.parameters import DownloadParameters
@@ -76,15 +75,14 @@ def fetch_and_commit(
     listed: list[File] = []
     origins: list[dict[str, Any]] = []
     for file in source.files:
-        place, origin = uri.child(file.stored), scratch.child(f"origins/{file.stored}.json")
+        place = uri.child(file.stored)
         if storage_files.exists(place) and (digest := storage_files.sha256(place)).startswith(file.sha256):
             log("%s: reusing the file of an earlier attempt", file.name)
-            origins.append(_origin(file, origin) | {"sha256": digest})
+            origins.append({"name": file.name, "md5": file.md5, "sha256": digest, "url": "an earlier attempt"})
         else:
             with storage_files.workspace(scratch) as folder:
                 left_s = max(0.0, until - time.monotonic())
                 origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, timeout_s=left_s))
-                storage_files.put(origin, json.dumps(origins[-1]).encode())
                 storage_files.put(place, folder / file.name)
         listed.append(File(path=file.stored, size=storage_files.entry(place).size, sha256=origins[-1]["sha256"]))
     committed = commits.commit(
@@ -97,11 +95,3 @@ def fetch_and_commit(
     )
     tidy(scratch)
     return committed
-
-
-def _origin(file: SourceFile, noted: URI) -> dict[str, Any]:
-    """Read from which mirror an earlier attempt fetched `file`."""
-    try:
-        return dict(json.loads(storage_files.read(noted)))
-    except FileNotFoundError:
-        return {"name": file.name, "md5": file.md5, "url": "an earlier attempt"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from flows.cli.options import BackfillOptions, ExportOptions, PredictOptions, RunOptions, StorageOptions
+from flows.cli.options import BackfillOptions, ExportOptions, FlowOptions, PredictOptions, RunOptions, StorageOptions
 from flows.cli.result_options import AuditOptions, DiffOptions, MistakesOptions
 from storage import exits
 
@@ -101,11 +101,9 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         Download, ingest, preprocess, train, predict, evaluate, promote, report. Existing results are
         checked and reused.
         """
-        if not options.check:
-            exits.note(STARTING)
+        _starting(options, is_told=not options.check)
         from flows.cli import start
 
-        start.choose_resources(options)
         return start.run(options, flow_of)
 
     def predict(options: PredictOptions) -> int:
@@ -115,10 +113,9 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         raw dataset below --storage, named after their content, so that each prediction can be traced
         to the checksum of its file.
         """
-        exits.note(STARTING)
+        _starting(options)
         from flows.cli import start
 
-        start.choose_resources(options)
         return start.predict(options, flow_of)
 
     def backfill(options: BackfillOptions) -> int:
@@ -127,12 +124,9 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         Compares each with the champion. The decisions are recorded; the champion changes only with
         --promote.
         """
-        if not options.list_only:
-            exits.note(STARTING)
-        from flows.cli import start
+        _starting(options, is_told=not options.list_only)
         from flows.cli.backfill import backfill
 
-        start.choose_resources(options)
         return backfill(options, flow_of)
 
     def audit(options: AuditOptions) -> int:
@@ -142,11 +136,9 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         they did not see with the labels (confident learning). Writes <storage>/audits/<name>/ with a
         page, index.html.
         """
-        exits.note(STARTING)
-        from flows.cli import start
+        _starting(options)
         from flows.cli.audit import audit
 
-        start.choose_resources(options)
         return audit(options)
 
     def export(options: ExportOptions) -> int:
@@ -199,17 +191,30 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         show_lines([json.dumps({"page": uri}) if options.as_json else uri])
         return 0
 
-    exits.command(app, epilog=exits.verbatim(_RUN))(taking(RunOptions, run))
-    exits.command(app, epilog=exits.verbatim(_PREDICT))(taking(PredictOptions, predict))
-    exits.command(app, epilog=exits.verbatim(_BACKFILL))(taking(BackfillOptions, backfill))
-    exits.command(app, epilog=exits.verbatim(_AUDIT))(taking(AuditOptions, audit))
-    exits.command(app, epilog=exits.verbatim(_EXPORT))(taking(ExportOptions, export))
-    exits.command(app, epilog=exits.verbatim(_MISTAKES))(taking(MistakesOptions, mistakes))
-    exits.command(app, epilog=exits.verbatim(_DIFF))(taking(DiffOptions, diff))
-    exits.command(app)(taking(StorageOptions, page))
-    for function, epilog in ((up, _UP), (deploy, _DEPLOY), (watch, _WATCH)):
-        exits.command(app, epilog=exits.verbatim(epilog))(function)
+    for command, epilog in (
+        (taking(RunOptions, run), _RUN),
+        (taking(PredictOptions, predict), _PREDICT),
+        (taking(BackfillOptions, backfill), _BACKFILL),
+        (taking(AuditOptions, audit), _AUDIT),
+        (taking(ExportOptions, export), _EXPORT),
+        (taking(MistakesOptions, mistakes), _MISTAKES),
+        (taking(DiffOptions, diff), _DIFF),
+        (taking(StorageOptions, page), ""),
+        (up, _UP),
+        (deploy, _DEPLOY),
+        (watch, _WATCH),
+    ):
+        exits.command(app, epilog=exits.verbatim(epilog) if epilog else None)(command)
     return app
+
+
+def _starting(options: FlowOptions, *, is_told: bool = True) -> None:
+    """Say that a run starts, before the imports that take seconds, and choose its resources."""
+    if is_told:
+        exits.note(STARTING)
+    from flows.cli import start
+
+    start.choose_resources(options)
 
 
 def taking(options: type[_Options], function: Callable[[_Options], Any]) -> Callable[..., Any]:

@@ -200,11 +200,8 @@ class Preflight:
 
     @property
     def uses_network(self) -> bool:
-        """True if the run downloads something and its first mirror is not a folder."""
-        plan = self.plan
-        downloads = (plan.source if self.downloads else None, plan.download.weights if self.lacks_weights else None)
-        places = [[each.files[0].copy, *self.mirrors, *each.mirrors, each.files[0].url] for each in downloads if each]
-        return any(not next(filter(None, some), "file:").startswith(("file:", "s3:")) for some in places)
+        """True if the run fetches a data set or weights, if not from a folder."""
+        return self.downloads or self.lacks_weights
 
 
 Check = tuple[str, str, Callable[[Preflight], str]]
