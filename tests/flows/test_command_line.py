@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import app, preflight
-from flows.cli.options import RunOptions
-from flows.cli.start import parameters_of
+from flows.cli import app
 from storage.exits import guarded
-from tests.runs import CHECKOUT, no_flow, options_of
+from tests.runs import CHECKOUT, no_flow
 from tests.s3 import Server
 
 
@@ -84,19 +82,6 @@ except SystemExit as ended:
         imported = {line.rpartition("|")[2].strip() for line in before.splitlines()}
         assert said and not imported & {"numpy", "pyarrow", "tasks.learning", "rich"}
         assert "error: --data: nothing exists at" in after
-
-
-def test_the_sample_is_taken_when_no_mirror_accepts_a_connection_unless_it_must_not_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for scheme in ("http", "https"):
-        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
-    monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
-    arguments = ["--storage", str(tmp_path), "--set", "epochs=2"]
-    parameters = parameters_of(preflight.check_and_plan(options_of(RunOptions, *arguments)))
-    assert (parameters["recipe"], parameters["settings"]) == ("mnist-sample-resnet18", {"epochs": 2})
-    with pytest.raises(ValueError, match="no mirror of mnist can be reached .* --mirror URL_OR_DIR"):
-        preflight.check_and_plan(options_of(RunOptions, *arguments, "--no-sample"))
 
 
 def test_a_reader_that_closes_the_pipe_is_no_error() -> None:

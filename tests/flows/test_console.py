@@ -25,7 +25,6 @@ _PREDICTED: dict[str, Any] = {
     ("path", "shown"),
     [
         ("tasks/orchestration/stage.py", True),
-        ("flows/pipeline.py", True),
         (".venv/lib/python3.11/site-packages/prefect/flow_engine.py", False),
         ("../elsewhere/prefect/flow_engine.py", False),
     ],

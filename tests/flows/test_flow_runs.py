@@ -26,9 +26,7 @@ def test_a_run_of_the_command_line_carries_out_the_plan_that_is_made_and_does_no
     ("option", "parameter"),
     [
         ("--workers must be >= 0, got -1", "workers must be >= 0, got -1"),
-        ("--stage-timeout must be more than 0s", "stage_timeout must be more than 0s"),
         ("--set: no recipe field is called 'x'", "settings: no recipe field is called 'x'"),
-        ("--storage must not lie below --data", "storage must not lie below data"),
         ("give --model champion:NAME", "give model champion:NAME"),
         ("s3://bucket/a--b is no folder", "s3://bucket/a--b is no folder"),
     ],

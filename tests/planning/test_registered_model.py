@@ -212,8 +212,10 @@ def test_the_sample_never_stands_in_for_the_data_of_a_named_registered_model(
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
     monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
-    planned = ask(root, "--register-as", "mine")
-    assert (planned.plan.registered_model, parameters_of(planned)["register_as"]) == ("mnist-sample", None)
+    planned = ask(root, "--register-as", "mine", "--set", "epochs=2")
+    parameters = parameters_of(planned)
+    assert (planned.plan.registered_model, parameters["register_as"]) == ("mnist-sample", None)
+    assert (parameters["recipe"], parameters["settings"]) == ("mnist-sample-resnet18", {"epochs": 2})
     assert capsys.readouterr().err.splitlines() == [
         "no mirror of the data set can be reached; using the bundled sample instead, as registered model mnist-sample; "
         "use --mirror FOLDER to read files that you have, or --no-sample to fail instead"

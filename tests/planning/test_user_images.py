@@ -27,6 +27,12 @@ def words_of(data: Path, folder: Path) -> list[str]:
     return ["--recipe", "images-resnet18", "--data", str(data), "--storage", str(folder / "root")]
 
 
+def planned(data: Path, *settings: str, recipe: str = "images-resnet18", storage: Path | None = None) -> plan.Plan:
+    """The plan of a run on `data`, whose results lie beside it."""
+    chosen = recipes.override(recipes.load(recipe), settings)
+    return make_plan.make_plan(storage=str(storage or data.parent / "root"), recipe=chosen, data=str(data))
+
+
 def found(folder: Path | URI) -> user_images.UserImages:
     return user_images.find(URI(str(folder)))
 
@@ -125,14 +131,11 @@ def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_images_that_cannot_be_read_are_told_by_name_and_reason_also_when_they_were_ingested_before(
-    pictures: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pictures: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = make_plan.make_plan(
-        storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
-    )
     for _ in range(2):
         caplog.clear()
-        ingested(made)
+        ingested(planned(pictures))
         told = [one.getMessage() for one in caplog.records if "could not be read" in one.getMessage()]
         assert len(told) == 1 and told[0].startswith("--data: 3 of 16 images could not be read: ")
         for path, why in zip(
@@ -141,12 +144,9 @@ def test_images_that_cannot_be_read_are_told_by_name_and_reason_also_when_they_w
             assert f"{path} ({why}" in told[0]
 
 
-def test_only_the_files_decide_the_fingerprint(pictures: Path, tmp_path: Path) -> None:
+def test_only_the_files_decide_the_fingerprint(pictures: Path) -> None:
     def raw() -> str:
-        made = make_plan.make_plan(
-            storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
-        )
-        return made.raw
+        return planned(pictures).raw
 
     before = raw()
     (pictures / "train" / "notes.txt").write_text("no image")
@@ -165,39 +165,29 @@ def test_only_the_files_decide_the_fingerprint(pictures: Path, tmp_path: Path) -
 def test_a_broken_link_is_refused_by_name(pictures: Path) -> None:
     (pictures / "train" / CLASSES[0] / "gone.png").symlink_to("nowhere.png")
     with pytest.raises(ValueError, match=r"--data: .*gone\.png is not a regular file; delete it"):
-        make_plan.make_plan(
-            storage=str(pictures.parent / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
-        )
+        planned(pictures)
 
 
 def test_results_are_not_put_among_the_images(pictures: Path) -> None:
     with pytest.raises(ValueError, match="--storage must not be below --data"):
-        make_plan.make_plan(storage=str(pictures / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
+        planned(pictures, storage=pictures / "root")
 
 
-def test_size_channels_and_store_decide_the_raw_dataset_and_augmentation_the_checkpoint(
-    pictures: Path, tmp_path: Path
-) -> None:
-    def planned(*settings: str) -> plan.Plan:
-        recipe = recipes.override(recipes.load("images-resnet18"), settings)
-        return make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures))
-
-    usual, encoded = planned(), planned("store=files")
-    assert planned("epochs=2").raw == usual.raw
-    assert len({usual.raw, encoded.raw, planned("image_size=32").raw, planned("channels=1").raw}) == 4
-    for setting in ("crop_scale=0.5", "color_jitter=0.2", "flip=horizontal"):
-        augmented = planned("store=files", setting)
+def test_size_channels_and_store_decide_the_raw_dataset_and_augmentation_the_checkpoint(pictures: Path) -> None:
+    usual, encoded = planned(pictures), planned(pictures, "store=files")
+    assert planned(pictures, "epochs=2").raw == planned(pictures, "test_fraction=0.3").raw == usual.raw
+    made = {planned(pictures, setting).raw for setting in ("image_size=32", "channels=1")}
+    assert len(made | {usual.raw, encoded.raw}) == 4
+    for setting in ("crop_scale=0.5", "color_jitter=0.2"):
+        augmented = planned(pictures, "store=files", setting)
         assert augmented.prepared == encoded.prepared and augmented.checkpoint != encoded.checkpoint
 
 
 @pytest.mark.parametrize(("recipe", "size"), [("images-finetune", 224), ("images-resnet18", 64)])
 def test_size_0_is_that_of_the_pretrained_weights_if_there_are_any(pictures: Path, recipe: str, size: int) -> None:
-    chosen = recipes.override(recipes.load(recipe), ["image_size=0"])
-    root = str(pictures.parent / "root")
-    planned = make_plan.make_plan(storage=root, recipe=chosen, data=str(pictures))
-    assert planned.recipe.data.image_size == size
-    same = recipes.override(chosen, [f"image_size={size}"])
-    assert make_plan.make_plan(storage=root, recipe=same, data=str(pictures)).raw == planned.raw
+    made = planned(pictures, "image_size=0", recipe=recipe)
+    assert made.recipe.data.image_size == size
+    assert planned(pictures, f"image_size={size}", recipe=recipe).raw == made.raw
 
 
 def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:
