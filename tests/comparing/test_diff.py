@@ -1,28 +1,22 @@
 """What is different in two runs is named: in the data by file, in the recipe by field, in the answers by row."""
 
-import itertools
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import app
-from storage import commits, files, manifest, registry, tables
+from storage import files, manifest, registry
 from storage.decision import Decision
 from storage.uri import URI, DatasetURI, Root
 from tasks.comparing import data_changes
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
-from tasks.jobs import row_origins
-from tasks.learning import images
 from tests import documented
 from tests.comparing import runs
 from tests.image_folder import encoded
@@ -195,47 +189,3 @@ def test_command_takes_runs_by_name_and_the_champion(
     assert app.main(no_flow, words=["diff", champion.name, other.name, "--storage", local]) == 0
     assert "data cannot be compared: " in capsys.readouterr().out
     assert app.main(no_flow, words=["diff", champion.name, "nothing", "--storage", local]) == 2
-
-
-def test_a_thousand_changes_in_100_000_files_take_seconds(tmp_path: Path) -> None:
-    root, number = Root(str(tmp_path)), np.arange(100_000)
-    rows = pd.DataFrame({"path": [f"train/{CLASSES[i % 2]}/{i:06}.jpg" for i in number]})
-    rows["sha256"], rows["label"] = [f"{i:064x}" for i in number], number % 2
-    before = _raw(root, "a", rows)
-    after = rows.copy()
-    after.loc[:199, "path"] = after["path"][:200].str.replace(".jpg", " again.jpg")
-    after.loc[200:399, "path"] = [path.replace("cat", "x").replace("dog", "cat") for path in after["path"][200:400]]
-    after.loc[200:399, "path"] = [path.replace("/x/", "/dog/") for path in after["path"][200:400]]
-    after.loc[200:399, "label"] = 1 - after["label"][200:400]
-    after.loc[400:599, "sha256"] = [f"f{i:063x}" for i in range(200)]
-    after = after.drop(index=range(600, 800))
-    new = rows[:200].assign(path=[f"train/cat/new {i}.jpg" for i in range(200)], label=0)
-    after = pd.concat([after, new.assign(sha256=[f"e{i:063x}" for i in range(200)])]).sort_values("path")
-    changed = _raw(root, "b", after)
-    started = time.process_time()
-    document = differences(before, changed)
-    seconds = time.process_time() - started
-    wanted = dict.fromkeys(("added", "removed", "renamed", "relabelled", "changed"), 200) | {"moved": 0}
-    assert document["data"]["counts"] == wanted
-    assert [row["file"] for row in document["data"]["removed"]] == sorted(rows["path"][600:800])
-    assert document["data"]["by_class"]["relabelled"] == {"cat -> dog": 100, "dog -> cat": 100}
-    assert seconds < 5
-    print(f"{seconds:.2f} s")
-
-
-def _raw(root: Root, name: str, rows: pd.DataFrame) -> DatasetURI:
-    """A raw dataset of black images of 2 x 2 pixels that is said to come from files in `rows`."""
-    uri = DatasetURI(root.child(f"datasets/raw/{name}-0123456789ab"))
-    pixels = np.zeros((len(rows), 2, 2, 3), np.uint8)
-    table = images.to_table(np.arange(len(rows)), pixels, rows["label"].to_numpy(), classes=CLASSES)
-    sources = rows[["path", "sha256"]].assign(split="train", first_id=np.arange(len(rows)), rows=1, size=1, problem="")
-    content = tables.encode(pa.Table.from_pandas(sources, schema=row_origins.SCHEMA, preserve_index=False))
-    bounds = np.linspace(0, len(rows), 21).astype(int)
-    listed = [
-        tables.write_part(uri, table.slice(start, stop - start), split="train", index=index)
-        for index, (start, stop) in enumerate(itertools.pairwise(bounds))
-    ]
-    listed.append(commits.write_file(uri, f"{row_origins.NAME}.parquet", content))
-    schema = tables.describe(table.schema)
-    commits.commit(uri, kind="raw", parents={}, parameters={"data": "photos"}, listed=listed, schema=schema)
-    return uri

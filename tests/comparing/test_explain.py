@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from flows.cli import app
 from storage import manifest
 from storage.uri import URI
 from tasks.comparing import attribution
-from tasks.learning import user_code
 from tests.image_folder import encoded
 from tests.runs import no_flow
 
@@ -148,30 +146,11 @@ def test_what_cannot_be_explained_is_refused_in_one_line(
     place: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root, folder = tmp_path / "root", place / "images"
     shutil.copytree(place / "root", root)
     names = [Path(uri).name for uri in two]
     assert "--seeds: " in refused(root, [*names, "--seeds", "1"], capsys)
-    own = tmp_path / "own_recipe.py"
-    own.write_text(
-        "import dataclasses\nimport torch\nfrom tasks.learning.recipes import Own, load, own\n"
-        "def optimizer(model, total_steps):\n"
-        "    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-        "    return optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)\n"
-        "def mine():\n"
-        "    recipe = load('images-resnet18')\n"
-        "    training = dataclasses.replace(recipe.training, optimizer=Own(factory=own(optimizer)))\n"
-        "    return dataclasses.replace(recipe, name='mine', training=training)\n"
-    )
-    with_own_code = run(folder, root, recipe=f"{own}:mine")
-    monkeypatch.setattr(user_code, "_loaded", {})  # as in another process
-    for name in [name for name in sys.modules if name.startswith("pipeline_code_")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setenv(user_code.FILES, "")
-    line = refused(root, [names[0], with_own_code], capsys)
-    assert "--explain: B, " in line and "own_recipe.py" in line and user_code.FILES in line
     shutil.copytree(folder, tmp_path / "images")
     (tmp_path / "images/train/plain").rename(tmp_path / "images/train/simple")
     (tmp_path / "images/test/plain").rename(tmp_path / "images/test/simple")

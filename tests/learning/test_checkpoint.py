@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ from storage import commits, manifest
 from storage.manifest import Damaged, Parent
 from storage.uri import URI, CheckpointURI
 from tasks.jobs.train import attempts
-from tasks.learning import checkpoint, images, training_state
+from tasks.learning import checkpoint, training_state
 from tasks.learning.checkpoint import FILES, META, TRAINING, WEIGHTS, Meta, WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
@@ -227,32 +226,6 @@ class TestCommit:
         commits.commit(target, kind="raw", parents={}, parameters={}, listed=[])
         with pytest.raises(ValueError, match=f"{target} is not a checkpoint: its kind is 'raw'"):
             training_state.load_model(target)
-
-
-class TestTrainingImages:
-    @staticmethod
-    def write(scratch: URI, attempt: int, *, brightness: int) -> Path:
-        """Leave three images, all of one brightness, in an attempt."""
-        pixels, labels = np.full((3, 4, 4, 1), brightness, np.uint8), np.array([2, 0, 1])
-        table = images.to_table(np.arange(3), pixels, labels, classes=("cat", "dog", "eel"))
-        place = scratch.child(f"attempt-{attempt}")
-        return Path(place, attempts.write_training_images(place, table).path)
-
-    @staticmethod
-    def committed(scratch: URI, target: CheckpointURI) -> list[tuple[int, str]]:
-        """Brightness and class of each image that is committed."""
-        table = attempts.training_images(target, commit(scratch, target))
-        return [] if table is None else [(int(image.max()), name) for image, name in images.with_names(table)]
-
-    def test_those_of_the_latest_attempt_that_has_whole_ones_are_committed(
-        self, scratch: URI, target: CheckpointURI
-    ) -> None:
-        self.write(scratch, 1, brightness=1)
-        flip(self.write(scratch, 2, brightness=2))
-        assert self.committed(scratch, target) == [(1, "eel"), (1, "cat"), (1, "dog")]
-
-    def test_checkpoint_without_any_is_committed_all_the_same(self, scratch: URI, target: CheckpointURI) -> None:
-        assert self.committed(scratch, target) == []
 
 
 def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:

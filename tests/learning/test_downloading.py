@@ -180,8 +180,6 @@ class TestMirrorAddress:
             ("ftp://host/files", "--mirror must be an http(s) address or a folder, got 'ftp://host/files'"),
             ("/no/such/folder", "--mirror: there is no folder '/no/such/folder'; choose one"),
             (str(FOLDER / NAME), "--mirror: there is no folder"),
-            ("http://", "--mirror must be http(s)://host/path/ without credentials or query, got 'http://'"),
-            ("http://host:port/", "--mirror must be http(s)://host/path/"),
             ("https://host/files?key=secret", "--mirror must be http(s)://host/path/"),
             ("https://user:secret@host/", "--mirror must be http(s)://host/path/"),
             ("ftp://user:secret@host/", "--mirror must be an http(s) address or a folder"),

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tasks.learning import checkpoint, training_state
 from tasks.learning.augmentation import shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader
-from tasks.learning.loop import Batch, Trainer
+from tasks.learning.loop import Batch, Loader, Trainer
 from tasks.learning.sources import Split
 from tasks.learning.temperature import fit_temperature
 from tests.learning import ranks, training
@@ -183,62 +182,32 @@ class TestTwoRanks:
                 assert found[which].startswith("batch_size must be at least the number of workers and at most the num")
 
 
-class TestLoader:
-    def test_epoch_has_full_batches_of_different_rows(self) -> None:
-        labels = self.labels_of(epoch=1, seed=0)
-        assert [len(batch) for batch in labels] == [16, 16, 16]
-        assert len(set(torch.cat(labels).tolist())) == 48
-
-    def test_order_depends_on_seed_epoch_and_rank_alone(self) -> None:
-        orders = [
-            torch.cat(self.labels_of(epoch=epoch, seed=seed, rank=rank)).tolist()
-            for epoch, seed, rank in [(1, 0, 0), (1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1)]
-        ]
-        assert orders[0] == orders[1]
-        assert len({tuple(order) for order in orders}) == 4
-
-    @staticmethod
-    def labels_of(*, epoch: int, seed: int, rank: int = 0) -> list[torch.Tensor]:
-        numbered = torch.zeros(50, 1, 1, 1, dtype=torch.uint8), torch.arange(50)
-        loader = ResidentLoader(numbered, numbered, seed=seed, rank=rank, device=CPU)
-        return [labels for _, labels in loader.train_batches(epoch=epoch, batch_size=16)]
+ROWS = torch.zeros(51, 1, 1, 1, dtype=torch.uint8), torch.arange(51)
 
 
-class TestMapStyleLoader:
-    ROWS = torch.zeros(51, 1, 1, 1, dtype=torch.uint8), torch.arange(51)
+def loader(kind: str, *, seed: int = 0, rank: int = 0) -> Loader:
+    """That of one of two ranks; each has rows of its own only if the loader chooses them."""
+    if kind == "resident":
+        return ResidentLoader(ROWS, ROWS, seed=seed, rank=rank, device=CPU)
+    return MapStyleLoader(ROWS, ROWS, seed=seed, rank=rank, world_size=2, prepare=lambda batches: batches)
 
-    @classmethod
-    def loaders(cls, *, seed: int = 0) -> list[MapStyleLoader]:
-        """One for each of two ranks."""
-        kind = partial(MapStyleLoader, cls.ROWS, cls.ROWS, seed=seed, world_size=2, prepare=lambda batches: batches)
-        return [kind(rank=rank) for rank in (0, 1)]
 
-    @staticmethod
-    def order(loader: MapStyleLoader, *, epoch: int) -> list[int]:
-        """The rows of all training batches of `epoch`, once these are known to be full."""
-        labels = [labels for _, labels in loader.train_batches(epoch=epoch, batch_size=8)]
-        assert [len(batch) for batch in labels] == [8, 8, 8]
-        return [int(row) for row in torch.cat(labels)]
+@pytest.mark.parametrize("kind", ["resident", "map style"])
+def test_order_of_rows_depends_on_seed_epoch_and_rank_alone(kind: str) -> None:
+    def order(*, epoch: int, seed: int = 0, rank: int = 0) -> tuple[int, ...]:
+        batches = loader(kind, seed=seed, rank=rank).train_batches(epoch=epoch, batch_size=8)
+        return tuple(torch.cat([labels for _, labels in batches]).tolist())
 
-    def test_ranks_have_as_many_steps_and_different_rows(self) -> None:
-        first, second = self.loaders()
-        assert first.num_train_rows() == second.num_train_rows() == 25
-        assert len({*self.order(first, epoch=1), *self.order(second, epoch=1)}) == 48
+    before = torch.get_rng_state()
+    orders = [order(epoch=1), order(epoch=1), order(epoch=2), order(epoch=1, seed=1), order(epoch=1, rank=1)]
+    assert orders[0] == orders[1] and len(set(orders)) == 4
+    assert torch.equal(torch.get_rng_state(), before), "it draws from the generator of the model"
 
-    def test_order_depends_on_seed_and_epoch_alone(self) -> None:
-        asked = [(0, 1), (0, 1), (0, 2), (1, 1), (1, 0)]
-        orders = [tuple(self.order(self.loaders(seed=seed)[0], epoch=epoch)) for seed, epoch in asked]
-        assert orders[0] == orders[1] and len(set(orders)) == 4
 
-    def test_every_validation_row_comes_exactly_once(self) -> None:
-        batches = [batch for loader in self.loaders() for batch in loader.validation_batches(batch_size=8)]
-        assert torch.cat([labels for _, labels in batches]).tolist() == list(range(51))
-        assert all(isinstance(batch, tuple) and batch[0].dtype == torch.uint8 for batch in batches)
-
-    def test_no_number_is_drawn_from_the_generator_of_the_model(self) -> None:
-        before = torch.get_rng_state()
-        self.order(self.loaders()[0], epoch=1)
-        assert torch.equal(torch.get_rng_state(), before)
+def test_map_style_loaders_of_all_ranks_give_every_validation_row_exactly_once() -> None:
+    batches = [batch for rank in (0, 1) for batch in loader("map style", rank=rank).validation_batches(batch_size=8)]
+    assert torch.cat([labels for _, labels in batches]).tolist() == list(range(51))
+    assert all(isinstance(batch, tuple) and batch[0].dtype == torch.uint8 for batch in batches)
 
 
 class TestShift:
