@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from storage import files
 from storage.uri import URI
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, is_last, metrics_of
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, is_last
 from tasks.learning.hardware import Hardware
 
 META = "checkpoint.json"
@@ -67,7 +67,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     @property
     def metrics(self) -> list[EpochMetrics]:
         """The history; a comparison ignores measured times."""
-        return [metrics_of(row) for row in self.history]
+        return [EpochMetrics(**row) for row in self.history]  # type: ignore[arg-type]
 
     @property
     def identity(self) -> str:

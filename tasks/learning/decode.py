@@ -150,7 +150,7 @@ def _camera(image: Image.Image) -> str:
 
 def _flat(image: Image.Image, mode: str) -> tuple[Image.Image, str]:
     """Rotate an open image by its EXIF and put it on white; return it with its `mode`, noting a choice of range."""
-    is_deep_colour = re.search("[A-Za-z]{2,};16", str(getattr(image, "tile", "")))  # Pillow drops it when it loads
+    is_deep_colour = re.search("[A-Za-z]{2,};16", str(getattr(image, "tile", [])[:1]))  # Pillow drops it when it loads
     if mode in ("F", "I"):
         raise _unsupported("image with 32-bit or signed values: its value range is undefined")
     if mode.startswith("I;16") and image.format == "TIFF" and image.tag_v2.get(262) == 0:  # type: ignore[attr-defined]

@@ -66,11 +66,6 @@ class EpochMetrics:
         )
 
 
-def metrics_of(row: Mapping[str, float]) -> EpochMetrics:
-    """Return the metrics of an epoch as a checkpoint stores them."""
-    return EpochMetrics(**row)  # type: ignore[arg-type]
-
-
 def has_checkpoint(epoch: float, *, every: int, epochs: int) -> bool:
     """Return whether `epoch` has a checkpoint; every `every`-th epoch has one, and the last."""
     return epoch % every == 0 or epoch == epochs

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from storage.uri import URI, check_name
 from tasks.learning.field_errors import group
 
-_ENDS = (".safetensors", ".pth")
+SUFFIXES = (".safetensors", ".pth")
 """Ends of the names of files with weights."""
 
 
@@ -34,8 +34,8 @@ class Weights:
     """`.safetensors` or `.pth`: a path, relative to the working directory, or a URI."""
 
     def __post_init__(self) -> None:
-        if not self.file.endswith(_ENDS):
-            raise ValueError(f"start: a file of weights must end in {' or '.join(_ENDS)}, got {self.file!r}")
+        if not self.file.endswith(SUFFIXES):
+            raise ValueError(f"start: a file of weights must end in {' or '.join(SUFFIXES)}, got {self.file!r}")
         is_path = "://" not in self.file  # absolute: jobs and deployments run in other folders
         place = os.path.abspath(os.path.expanduser(self.file)) if is_path else self.file
         try:
@@ -64,7 +64,7 @@ def start_from_text(text: str) -> dict[str, Any]:
         return {"kind": text}
     if kind == "champion" and bool(separator) == bool(name):
         return {"kind": kind, "registered_model": name}
-    if text.endswith(_ENDS):
+    if text.endswith(SUFFIXES):
         return {"kind": "file", "file": text}
     raise ValueError(f"start must be random, pretrained, champion, champion:NAME or a file of weights, got {text!r}")
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from tasks.learning import models
 from tasks.learning.head import head_of, last_layer
+from tasks.learning.initial_weights import SUFFIXES
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tasks.learning.modeling import Classifier
 
-SUFFIXES = (".safetensors", ".pth")
-"""Ends of the names of files that `read_weights` opens."""
 _HASH = re.compile(r"-([0-9a-f]{8,64})\.[a-z]+$")
 """Start of a file's SHA-256 in its name, as Torch Hub has it."""
 _HUB_FILE = "model.safetensors"
