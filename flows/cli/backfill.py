@@ -6,7 +6,7 @@ from functools import partial
 from flows.cli import start
 from flows.cli.options import BackfillOptions
 from storage import in_use, terminal
-from storage.exits import FAILED, INTERRUPTED, guarded, note, refused_if_invalid
+from storage.exits import FAILED, HUNG_UP, INTERRUPTED, guarded, note, refused_if_invalid
 from storage.uri import check_name, parse_root
 from tasks.learning import recipes
 from tasks.planning import dataset_versions
@@ -40,7 +40,7 @@ def backfill(options: BackfillOptions, flow_of: start.FlowOf) -> int:
             parameters = start.training_parameters(options, recipe, storage=options.storage, data=uri)
             parameters["judge_only"] = not options.promote
             code = guarded(partial(start.start, flow_of, parameters, as_json=options.as_json))
-            if code == INTERRUPTED:
+            if code in (HUNG_UP, INTERRUPTED):
                 return code
             if code:
                 failed.append(str(uri))

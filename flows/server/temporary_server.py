@@ -5,12 +5,14 @@ import os
 import re
 import secrets
 import socket
+import sqlite3
 import sys
 import time
 import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from storage.error_policy import Permanent
 from storage.exits import refuse
@@ -121,13 +123,30 @@ def check_api() -> str:
 
 
 def check_home() -> None:
-    """Raise `ValueError` unless this user can write to PREFECT_HOME."""
+    """Raise `ValueError` if a server of this Prefect cannot use the database in PREFECT_HOME."""
     warnings.filterwarnings("ignore", _NO_HOME)
+    import prefect
     from prefect.settings import get_current_settings
 
-    home = get_current_settings().home
+    settings = get_current_settings()
+    home = settings.home
     if not os.access(home, os.W_OK | os.X_OK):
         raise ValueError(f"PREFECT_HOME={home} is not a folder that this user can write to; {_OTHER_HOME}")
+    database, connection_url = home / "prefect.db", settings.server.database.connection_url
+    if not database.exists() or str(database) not in (connection_url.get_secret_value() if connection_url else ""):
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            revisions = [revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")]
+    except sqlite3.OperationalError:  # it is new, or another server is writing to it
+        return
+    except sqlite3.DatabaseError as error:
+        raise ValueError(f"PREFECT_HOME={home}: {database.name} cannot be read: {error}; {_OTHER_HOME}") from None
+    migrations = Path(prefect.__file__).parent.joinpath("server", "database").rglob("*.py")
+    known = "".join(file.read_text() for file in migrations)
+    if not all(revision in known for revision in revisions):
+        version = f"another version of Prefect than this one, {prefect.__version__}"
+        raise ValueError(f"PREFECT_HOME={home}: {database.name} was written by {version}; {_OTHER_HOME}")
 
 
 def await_server(child: Child, url: str, *, limit_s: float = _START_LIMIT_S) -> None:

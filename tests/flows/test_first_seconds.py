@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_HOME, temporary_settings
+from prefect.settings import PREFECT_HOME, PREFECT_SERVER_DATABASE_CONNECTION_URL, temporary_settings
 
 from flows.server.temporary_server import ServerFailed, await_server, check_home
 from storage.process import reach_loopback_directly
@@ -102,11 +103,38 @@ def test_what_need_not_go_through_a_proxy_still_need_not(monkeypatch: pytest.Mon
         monkeypatch.delenv("no_proxy", raising=False)
 
 
-def test_a_home_that_is_no_folder_is_refused_by_name(tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    place.touch()
-    with temporary_settings({PREFECT_HOME: place}), pytest.raises(ValueError, match=f"^PREFECT_HOME={place} is not a"):
-        check_home()
+def test_a_home_of_another_prefect_is_refused_by_name_before_a_run_and_by_check(tmp_path: Path, home: Path) -> None:
+    with contextlib.closing(sqlite3.connect(home / "prefect.db")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0123456789ab'")
+        connection.commit()
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    command = ["flows/pipeline.py", "--recipe", "mnist-sample-resnet18", "--storage", str(tmp_path / "root"), "--check"]
+    checked = subprocess.run(
+        [sys.executable, *command],
+        cwd=CHECKOUT,
+        env=environment | {"PREFECT_HOME": str(home)},
+        capture_output=True,
+        text=True,
+    )
+    run = start(tmp_path, PREFECT_HOME=str(home))
+    _, refused = run.communicate(timeout=120)[1].splitlines()
+    for code, line in ((checked.returncode, checked.stdout.splitlines()[-1]), (run.returncode, refused)):
+        assert code == 2 and f"PREFECT_HOME={home}: prefect.db was written by another version of Prefect" in line
+        assert line.endswith("set PREFECT_HOME to another folder")
+
+
+def test_a_home_that_cannot_hold_a_database_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "garbage").mkdir()
+    (tmp_path / "garbage" / "prefect.db").write_text("no database" * 100)
+    for name, reason in {"file": "not a folder", "garbage": "file is not a database"}.items():
+        place = tmp_path / name
+        settings = {
+            PREFECT_HOME: place,
+            PREFECT_SERVER_DATABASE_CONNECTION_URL: f"sqlite+aiosqlite:///{place}/prefect.db",
+        }
+        with temporary_settings(settings), pytest.raises(ValueError, match=f"^PREFECT_HOME={place}.*{reason}.*another"):
+            check_home()
 
 
 def test_a_server_that_does_not_start_or_is_slow_is_one_line_with_its_last_error_and_advice() -> None:
@@ -122,10 +150,12 @@ def test_a_server_that_does_not_start_or_is_slow_is_one_line_with_its_last_error
         assert len(str(failed.value).splitlines()) == 1
 
 
-def test_a_closed_terminal_ends_a_run_and_everything_that_it_started(tmp_path: Path, home: Path) -> None:
+def test_a_closed_terminal_ends_a_run_with_a_line_and_everything_that_it_started(tmp_path: Path, home: Path) -> None:
     run = start(tmp_path, seconds=600, PREFECT_HOME=str(home))
     assert run.stdout is not None and run.stdout.readline() == "begun\n"
-    run.send_signal(signal.SIGHUP)
-    run.communicate(timeout=60)
-    assert run.returncode == -signal.SIGHUP  # 129 in a shell
+    for _ in range(2):  # the shell and the kernel each send one
+        run.send_signal(signal.SIGHUP)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 129, errors
+    assert errors.splitlines()[-1] == "The terminal was closed. Run the same command again to resume."
     await_that(lambda: not processes_with(f"PREFECT_HOME={home}"), limit_s=30)
