@@ -184,7 +184,10 @@ class Preflight:
         model = self.plan.recipe.model
         if not self.options.check and not (self.plan.needs_ray and user_code.is_reference(model)):
             return model
-        return model_check.check_model(self.plan)
+        description, warning = model_check.check_model(self.plan)
+        if warning:
+            exits.note(f"WARNING: {warning}")
+        return description
 
     @property
     def downloads(self) -> bool:

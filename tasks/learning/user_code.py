@@ -31,6 +31,7 @@ from tasks.learning.user_modules import (
     Sources,
     digest_of,
     importable,
+    opened_files,
     read_allowed,
     read_sources,
     resolve_allowed,
@@ -59,6 +60,8 @@ class _Code:
 
     module: ModuleType
     sources: Sources
+    opened: set[Path]
+    """Data files beside it that it opened when it was imported."""
     declared: set[Path] = dataclasses.field(default_factory=set)
     """Files named by `own(..., files=[...])`."""
 
@@ -103,12 +106,12 @@ def _executed(sources: Sources, *, name: str) -> _Code:
     text = content.decode(errors="replace")  # kept for tracebacks: the file may change later
     linecache.cache[str(path)] = (len(content), None, text.splitlines(keepends=True), str(path))
     try:
-        with importable(sources, package=name):
+        with opened_files() as opened, importable(sources, package=name):
             exec(compile(content, path, "exec"), vars(module))
     except Exception as error:
         del sys.modules[name]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}{line_in(error)}") from None
-    return _Code(module, sources)
+    return _Code(module, sources, {file for file in opened if file.is_relative_to(path.parent)})
 
 
 def check_listed() -> list[Path]:
@@ -170,6 +173,16 @@ def _declared(code: _Code, thing: Any, files: Iterable[str]) -> str:
         )
     content = json.dumps(sorted(digests.items())).encode()
     return f"-{hashlib.sha256(content).hexdigest()[:_DIGITS]}" if digests else ""
+
+
+def undeclared(text: str, opened: set[Path]) -> list[Path]:
+    """Return the files that the code of reference `text` reads, `opened` among them, although `own` does not name them.
+
+    Another file in their place would be taken for the same model.
+    """
+    code = _code_of(text)
+    declared = {path.resolve() for path in code.declared}
+    return sorted(path for path in code.opened | opened if path.resolve() not in declared)
 
 
 class UserCodeError(Permanent):

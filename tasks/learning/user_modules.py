@@ -19,6 +19,9 @@ Sources = dict[str, tuple[Path, bytes]]
 
 PROJECT = ("flows", "tasks", "storage")
 """This project's own packages."""
+_PYTHON = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", "/etc")
+"""Folders whose files are Python's, a package's or the system's."""
+_CODE = (".py", ".pyc", ".so")
 
 
 def read_sources(file: Path, *, read: Callable[[Path], bytes]) -> Sources:
@@ -98,6 +101,26 @@ class _Finder(MetaPathFinder, SourceLoader):  # type: ignore[misc]
 
     def get_data(self, path: str | bytes) -> bytes:
         return next(content for file, content in self.sources.values() if str(file) == path)
+
+
+@contextlib.contextmanager
+def opened_files() -> Iterator[set[Path]]:
+    """Yield a set that, after the block, holds the data files that Python's `open` opened in it."""
+    names = set[str]()
+    files = set[Path]()
+    is_on = True
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:  # a hook stays until the process ends
+        if is_on and event == "open" and isinstance(arguments[0], str | os.PathLike):
+            names.add(os.path.abspath(os.fspath(arguments[0])))
+
+    sys.addaudithook(note)
+    try:
+        yield files
+    finally:
+        is_on = False
+        paths = (Path(name) for name in names if not name.endswith(_CODE))
+        files |= {path for path in paths if not any(map(path.is_relative_to, _PYTHON)) and path.is_file()}
 
 
 def _imported(content: bytes) -> set[str]:

@@ -153,7 +153,7 @@ def recipe(model, **more):
 
 
 broken, too_wide, lost = (lambda: recipe(missing_package)), (lambda: recipe(wide)), (lambda: recipe(relative))
-reading = lambda: recipe(weights, files=["weights.bin"])
+undeclared, declared = (lambda: recipe(weights)), (lambda: recipe(weights, files=["weights.bin"]))
 """
 
 
@@ -187,8 +187,11 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
     assert "inception-v3 requires images of at least 75 x 75 pixels" in refusal(
         "--mirror", "sample", "--set", "model=inception-v3"
     )
-    code, line, warning = checked("--recipe", "my_recipe.py:reading")
-    assert (code, warning) == (0, "") and line.endswith(", 7,850 weights")
+    code, line, warning = checked("--recipe", "my_recipe.py:undeclared")
+    assert code == 0 and line.endswith(", 7,850 weights")
+    assert f"reads {tmp_path}/weights.bin, which own() does not name" in warning
+    code, _, warning = checked("--recipe", "my_recipe.py:declared")
+    assert (code, warning) == (0, "")
 
 
 def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
