@@ -1,6 +1,7 @@
-"""Ray job that checks each node of the cluster: versions, free disk, and a probe of the storage.
+"""Ray job that checks each node of the cluster: versions, free disk, GPUs, and a probe of the storage.
 
-`python -m tasks.jobs.nodes FOLDER`; the caller has put the file `asked` into that folder.
+`python -m tasks.jobs.nodes FOLDER [--gpus]`; the caller has put the file `asked` into that folder. With `--gpus`, a
+node that counts GPUs also asks torch whether it can use them.
 """
 
 import importlib
@@ -16,6 +17,7 @@ from storage import error_policy, files
 from storage.producer import producer
 from storage.uri import URI, redact_text
 from tasks.jobs import errors, events
+from tasks.resources import devices, scaling
 
 if TYPE_CHECKING:
     import ray
@@ -46,6 +48,8 @@ class Node(BaseModel, frozen=True, extra="forbid"):
     """Free bytes on the disk of Ray's own files."""
     sees_storage: bool = True
     """True if the node found the caller's file."""
+    gpu_trouble: str | None = None
+    """Reason why torch cannot use the GPUs that Ray counts there, and what to do; None: it can, or was not asked."""
     trouble: str | None = None
     """Reason why the node cannot work, if known."""
 
@@ -65,6 +69,7 @@ def main() -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = importlib.import_module("tasks.jobs.nodes")  # workers cannot import `__main__`
+    folder, asks_gpus = URI(sys.argv[1]), "--gpus" in sys.argv
     ray.init(logging_level="WARNING")
     task = ray.remote(num_cpus=0, max_retries=0)(here.look)
     tasks: dict[ray.ObjectRef, dict[str, str]] = {}
@@ -73,7 +78,8 @@ def main() -> None:
             continue
         on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         names = {"name": f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})", "probe": node["NodeID"]}
-        tasks[task.options(scheduling_strategy=on_node).remote(sys.argv[1], names)] = names
+        has_gpus = asks_gpus and scaling.num_gpus(node["Resources"]) > 0
+        tasks[task.options(scheduling_strategy=on_node).remote(folder, names, has_gpus)] = names
     ready, silent = ray.wait(list(tasks), num_returns=len(tasks), timeout=_LIMIT_S)
     answers = [_answer(reference, tasks[reference]) for reference in ready]
     late = {"trouble": f"did not answer within {_LIMIT_S} s"}
@@ -81,7 +87,7 @@ def main() -> None:
     events.write_event(NODES, nodes=[answer.model_dump() for answer in answers])
 
 
-def look(folder: str, about: dict[str, str]) -> str:
+def look(folder: str, about: dict[str, str], has_gpus: bool = False) -> str:
     """Return this node's state as JSON; write its probe to `folder` only if it finds the caller's file there."""
     uri = URI(folder)
     sees, trouble = True, None
@@ -94,7 +100,8 @@ def look(folder: str, about: dict[str, str]) -> str:
         if not error_policy.is_storage_error(error):
             raise
         trouble = f"cannot use {uri.parent}: {redact_text(' '.join(str(error).split()))}"
-    return Node.here(**about, sees_storage=sees, trouble=trouble).model_dump_json()
+    gpu_trouble = devices.trouble_in_child(hidden_by_ray=True) if has_gpus else None
+    return Node.here(**about, sees_storage=sees, trouble=trouble, gpu_trouble=gpu_trouble).model_dump_json()
 
 
 def _answer(reference: "ray.ObjectRef", about: dict[str, str]) -> Node:

@@ -1,4 +1,4 @@
-"""Node checks before a run: versions, free disk and access to storage on every node of the cluster."""
+"""Node checks before a run: versions, free disk, GPUs and access to storage on every node of the cluster."""
 
 import functools
 import shlex
@@ -20,16 +20,16 @@ _LIMIT_S = 90
 def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
     """Check the nodes of the cluster that RAY_ADDRESS names, else this machine; return what they have in common.
 
-    Raises `ValueError` if a node cannot run a task, differs in versions from this process, is low on disk, or sees
-    another folder at `root` than this process; the message names the nodes, what is wrong and what to do. Of this
-    machine torch must be able to use the GPUs, unless `needs` none; on a cluster the workers that get them ask.
+    Raises `ValueError` if a node cannot run a task, differs in versions from this process, is low on disk, has GPUs
+    that torch cannot use (unless `needs` no GPU), or sees another folder at `root` than this process; the message names
+    the nodes, what is wrong and what to do.
     """
-    address = capacity.cluster_address()
+    address, uses_gpus = capacity.cluster_address(), needs.device != "cpu"
     if not address or workers == 0:
-        if needs.device != "cpu" and (trouble := _trouble_here()):
+        if uses_gpus and (trouble := _trouble_here()):
             raise ValueError(f"torch cannot use the GPUs of this machine: {trouble}; or {devices.CPU_ADVICE}")
         return "only this machine"
-    nodes = _nodes(address, root)
+    nodes = _nodes(address, root, asks_gpus=uses_gpus)
     problems = list(find_problems(nodes, root, this=Node.here(name="here", probe="")))
     if problems:
         raise ValueError(f"RAY_ADDRESS={redact(address)}: " + "; ".join(problems))
@@ -61,6 +61,9 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, this: Node) -> Iterato
         if others:
             versions = ", ".join(sorted({str(getattr(node, what)) for node in others}))
             yield f"{named(others)}: {title} {versions}, this process: {wanted}; {advice}"
+    for node in answered:
+        if node.gpu_trouble:
+            yield f"torch cannot use the GPUs of node {node.name}: {node.gpu_trouble}; or {devices.CPU_ADVICE}"
     if full := [node for node in answered if node.free < capacity.LEAST_FREE_BYTES]:
         least = f"{capacity.LEAST_FREE_BYTES / 1e6:.0f} MB"
         yield f"the disk of {named(full)} has less than {least} free: free some space there"
@@ -74,11 +77,11 @@ def _trouble_here() -> str | None:
 
 
 @functools.cache
-def _nodes(address: str, root: Root) -> tuple[Node, ...]:
+def _nodes(address: str, root: Root, *, asks_gpus: bool) -> tuple[Node, ...]:
     """Ask every live node about itself, once per process; remove all probes afterwards."""
     folder = root.child(f"_probe-{uuid.uuid4().hex}")
     files.put(folder.child(ASKED), b"asked", mode="create")
-    command = f"exec python -m tasks.jobs.nodes {shlex.quote(folder)}"
+    command = f"exec python -m tasks.jobs.nodes {shlex.quote(folder)}{' --gpus' * asks_gpus}"
     name = f"nodes-{folder.fingerprint}"
     try:
         answer = jobs_api.ask(address, command, marker=NODES, name=name, limit_s=_LIMIT_S)

@@ -248,6 +248,7 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
         ({"code": "0123456789ab"}, "node b: code 0123456789ab, this process: None; start Ray there without a copy of "),
         ({"free": 1000}, "the disk of node b has less than 256 MB free: free some space there"),
         ({"sees_storage": False}, "--storage: /x is a different folder on node b: use s3://bucket/prefix or a shared "),
+        ({"gpu_trouble": "no driver"}, "torch cannot use the GPUs of node b: no driver; or use --set device=cpu to "),
         ({"trouble": "cannot use /x: denied"}, "node b cannot use /x: denied; use s3://bucket/prefix or "),
     ],
 )
