@@ -166,6 +166,8 @@ class Preflight:
 
     def describe_run(self) -> str:
         """Describe the run: its recipe, data, number of epochs, and the stages to do."""
+        from tasks.planning import model_check
+
         plan, recipe = self.plan, self.plan.recipe
         results: dict[str, URI | None] = {"download weights": plan.weights} if plan.download.weights else {}
         results |= {"download": plan.files} if self.downloads else {}
@@ -174,6 +176,8 @@ class Preflight:
         results |= {"predict": plan.predictions, "evaluate": plan.evaluation}
         to_do = [stage for stage, uri in results.items() if uri and not manifest.is_committed(uri)]
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
+        hint = model_check.batch_hint(plan) if "train" in to_do else None
+        stages += f"; WARNING: {hint}" if hint else ""
         return f"{recipe.name} on {plan.data_name}, {count(recipe.training.epochs, 'epoch')}; {stages}"
 
     def check_model(self) -> str:
@@ -182,7 +186,7 @@ class Preflight:
 
         model_check.check_training(self.plan)
         model = self.plan.recipe.model
-        if not self.options.check and not (self.plan.needs_ray and user_code.is_reference(model)):
+        if not self.options.check and not (self.has_work and user_code.is_reference(model)):
             return model
         description, warning = model_check.check_model(self.plan)
         if warning:
@@ -206,6 +210,11 @@ class Preflight:
         """True if the run fetches a data set or weights, if not from a folder."""
         return self.downloads or self.lacks_weights
 
+    @property
+    def has_work(self) -> bool:
+        """True if a stage that can use Ray has to run."""
+        return self.plan.needs_ray
+
 
 Check = tuple[str, str, Callable[[Preflight], str]]
 """A check's name, the names of those that must have succeeded before, and what it does."""
@@ -227,7 +236,7 @@ def check_and_plan(options: RunOptions) -> Preflight:
     """Check a request and plan it; raise `ValueError` if it is invalid."""
     request = Preflight(options)
     for name, _, check in CHECKS:
-        if name not in ("labels", "run") and (name not in ("disk", "nodes") or request.plan.needs_ray):
+        if name not in ("labels", "run") and (name not in ("disk", "nodes") or request.has_work):
             check(request)
     return request
 

@@ -1,6 +1,7 @@
 """Epochs without torch: batch sizes and checks before an epoch, metrics and hints after it, and its errors."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from storage.error_policy import Permanent
@@ -123,6 +124,13 @@ def batch_start(batch_size: int, *, rank: int, world_size: int) -> int:
 def local_batch_size(batch_size: int, *, rank: int, world_size: int) -> int:
     """Return the number of rows of a global batch that belong to `rank`; ranks differ by at most one row."""
     return batch_size // world_size + int(rank < batch_size % world_size)
+
+
+def smallest_piece(batch_size: int, *, world_size: int, micro_batches: int) -> int:
+    """Return the fewest rows of a forward pass, if each rank's share of a batch is divided as `Tensor.chunk` does."""
+    shares = {local_batch_size(batch_size, rank=rank, world_size=world_size) for rank in (0, world_size - 1)}
+    sizes = {share: math.ceil(share / micro_batches) for share in shares}
+    return min(share % size or size for share, size in sizes.items())
 
 
 def few_steps_hint(steps: int, *, batch_size: int, num_rows: int) -> str | None:

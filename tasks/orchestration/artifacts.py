@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 from urllib.parse import quote
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
@@ -20,9 +21,12 @@ REPORTS_URL = "PIPELINE_REPORTS_URL"
 """Environment variable with the address at which the folder `reports` of the default storage root is served."""
 _IMAGES_A_ROW = 8
 
+_MOST_CLASSES = 100
+"""Most classes with which the confusion matrix is published: it grows with their square, in Prefect's database."""
+
 
 def publish(data: ReportData, target: ReportURI) -> None:
-    """Publish a summary, tables (history, per class) and a link to the report; never fails the run."""
+    """Publish a summary, tables (history, per class, confusion) and a link to the report; never fails the run."""
     try:
         _publish(data, target)
     except Exception as error:  # all results are committed, whether the server answers now or not
@@ -38,6 +42,11 @@ def _publish(data: ReportData, target: ReportURI) -> None:
     create_table_artifact(
         key=artifact_key("per-class"), table=data.per_class, description="Metrics per class on the test rows"
     )
+    if len(data.classes) <= _MOST_CLASSES:
+        confusion = confusion_table(data.classes, data.confusion)
+        create_table_artifact(
+            key=artifact_key("confusion"), table=confusion, description="Confusion matrix of the test rows"
+        )
     _publish_report(target, is_default_root=reference.root_of(target) == parse_root(default_storage()))
 
 
@@ -54,6 +63,17 @@ def _publish_report(target: ReportURI, *, is_default_root: bool) -> None:
     create_markdown_artifact(
         key=artifact_key("report"), description=f"Report: {page}", markdown=f"{how}:\n\n    {page}\n"
     )
+
+
+def confusion_table(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """Return a row for each true class; the class itself is the first column.
+
+    Columns are named `predicted 7`, because a browser would move a column named `7` before all others.
+    """
+    return [
+        {"true class": name} | {f"predicted {other}": count for other, count in zip(classes, row, strict=True)}
+        for name, row in zip(classes, counts, strict=True)
+    ]
 
 
 def publish_training_images(uri: URI, file: File) -> None:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from storage import access, champions, kinds, registry
+from storage import access, champions, kinds, manifest, registry
 from storage.admin.catalog import check_links
 from storage.uri import URI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
@@ -126,9 +126,10 @@ def _plan(
         kinds.PREPARED, root, name=raw.uri.name.rpartition("-")[0], parents=[raw], parameters=preprocess.values
     )
 
-    cores = machine.cores_asked(workers)  # the number of threads changes the order of summation
-    scale = ({} if workers is None else {"workers": workers}) | ({"cores": cores} if cores else {})
-    values = recipes.training_parameters(recipe) | {"workers": "auto"} | scale
+    values = recipes.training_parameters(recipe) | {"workers": "auto" if workers is None else workers}
+    cores = machine.cores_asked(workers)
+    if cores:  # the number of threads changes the order of summation
+        values["cores"] = cores
     initial = None
     if recipe.training.start.kind == "champion":
         initial = warm_start.initial_checkpoint(
@@ -218,8 +219,12 @@ def _plan(
         report=ReportParameters(
             recipe_name=recipe.name,
             data_name=data.name,
-            values=recipes.flat(recipe.to_dict()) | {"workers": "auto"} | scale,
-            changes=recipes.changes(recipe) | scale,
+            values=recipes.flat(recipe.to_dict())
+            | {"workers": "auto" if workers is None else workers}
+            | ({"cores": cores} if cores else {}),
+            changes=recipes.changes(recipe)
+            | ({} if workers is None else {"workers": workers})
+            | ({"cores": cores} if cores else {}),
             command=_command(recipe, data.uri, register_as, workers, cores),
             registered_model=registered_model,
             register_as=register_as,
@@ -230,13 +235,25 @@ def _plan(
 
 
 def _refreshed(root: Root, plan_once: Callable[..., Plan]) -> Plan:
-    """Return the plan of the first repetition without a decision: a new one, or one that was interrupted."""
+    """Return the plan of the first repetition, or of the last one if that was interrupted before its report."""
     judged = champions.judged(root)  # decisions stay, while garbage collection deletes evaluations and reports
+    last: Plan | None = None
     for refresh in range(1, len(judged) + 2):  # each has its own URI, so one of these is free
         plan = plan_once(refresh=refresh)
         if plan.checkpoint.fingerprint not in judged:
-            return plan
+            return last if last and _lacks_report(last) else plan
+        last = plan
     raise AssertionError("--refresh did not change any URI")
+
+
+def _lacks_report(plan: Plan) -> bool:
+    """Return whether the run decided on its model, but did not live to write its report, the last result of a run."""
+    history = registry.history(plan.root, plan.registered_model)
+    decisions = [decision for decision in history if decision.evaluation == plan.evaluation]
+    if not decisions or not manifest.is_committed(plan.evaluation):
+        return False
+    reports = [result_uris.report_of(plan.evaluation, decision, register_as=plan.register_as) for decision in decisions]
+    return not any(map(manifest.is_committed, reports))
 
 
 def _command(recipe: Recipe, data: URI | None, register_as: str | None, workers: Workers, cores: int) -> str:

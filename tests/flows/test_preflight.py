@@ -18,6 +18,7 @@ from tasks.jobs.nodes import Node
 from tasks.resources import capacity
 from tasks.runners import node_checks
 from tests import mirrors
+from tests.image_folder import write_folder
 from tests.runs import CHECKOUT, no_flow
 
 HERE = Node(name="here", probe="", python="3.11", ray="2.60.0", torch="2.14.1", free=10**10)
@@ -192,6 +193,15 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
     assert f"reads {tmp_path}/weights.bin, which own() does not name" in warning
     code, _, warning = checked("--recipe", "my_recipe.py:declared")
     assert (code, warning) == (0, "")
+
+
+def test_a_batch_that_is_large_for_the_images_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(write_folder(tmp_path / "pets", train=24, test=6))
+    run("--check", "--recipe", "images-resnet18", "--data", data, "--set", "batch_size=50")
+    hint = "WARNING: with about 67 training rows, batch_size=50 gives 1 step an epoch; each epoch skips 17 of 67"
+    assert hint in capsys.readouterr().out
+    run("--check", "--recipe", "images-resnet18", "--data", data, "--set", "batch_size=8")
+    assert "WARNING" not in capsys.readouterr().out
 
 
 def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:

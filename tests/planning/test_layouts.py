@@ -167,17 +167,17 @@ def test_parquet_has_the_labels_of_its_folders_or_of_its_column(local: Root, lay
         assert tables.read_split(raw, split)["label"].to_pylist() == [0, 0, 1, 1, 2, 2]
     assert plan.user_images
     before = data_summary.of_user_images(plan.user_images)
-    assert before.classes == "counted by the run, which reads the labels of 6 files"
-    assert before.labels.startswith(f"{source}, as in ")
-    counted = "3 classes, rows in train + test: cat 2 + 2, dog 2 + 2, owl 2 + 2"
-    assert list(data_summary.of_raw(manifest.load(raw))) == [counted, f"labels: {source}"]
+    assert before == data_summary.Summary("3 classes, rows in train + test: cat 2 + 2, dog 2 + 2, owl 2 + 2", source)
+    assert list(data_summary.of_raw(manifest.load(raw))) == [before.classes, f"labels: {source}"]
 
 
-def test_check_on_s3_names_the_column_of_labels(s3: Server) -> None:
+def test_check_on_s3_names_the_column_of_labels_and_leaves_the_counting_to_the_run(s3: Server) -> None:
     root = Root(f"s3://{s3.bucket}/tables")
     write_parquet(root.child("photos"), *PARQUET["words"][:2])
     data = planned(root, root.child("photos")).user_images
-    assert data and data_summary.of_user_images(data).labels == "column label, as in mnist_train-cat.parquet"
+    assert data and data_summary.of_user_images(data) == data_summary.Summary(
+        "counted by the run, which reads the labels of 6 files", "column label, as in mnist_train-cat.parquet"
+    )
 
 
 FLAT = ["cat/1.png", "dog/2.png"]
@@ -190,7 +190,7 @@ REFUSED = {
     "too few for a split by content": (FLAT, "selects no test rows from 2 images|selects all images of class"),
     "no test": (
         ["my_train/cat/1.png", "other/dog/2.png"],
-        "no split test; my_train was read as split train; .* if a class is",
+        "no split test; my_train was read as split train; .* images of my_train/, name that folder; if a class is",
     ),
     "test without labels": (
         ["train/cat/1.png", "train/dog/2.png", "val/cat/3.png", "val/dog/4.png", "test/5.png"],
@@ -269,6 +269,10 @@ def test_complete_shards_and_single_files_are_accepted(local: Root) -> None:
         (
             images("train/{}", "test/{}", ["Cat", "cat", "dog"]),
             "classes 'Cat', 'cat' differ only in case or blanks; are they one class?",
+        ),
+        (
+            {f"{place}/{name}/{n}.png": EXTRA for place in ("north", "south") for name in CLASSES for n in range(8)},
+            "classes north, south all have folders cat, dog, owl; if those are the classes, make",
         ),
         (images("train/{}", "val/{}"), "there is no split test; val is used instead"),
         (images("train/{}", "test/{}") | {"train/fox/1.png": EXTRA}, "there are no test images of class fox, so it"),

@@ -126,7 +126,10 @@ def _of_folders(images: Sequence[str], folders: _Folders, *, name: str) -> Layou
     try:
         used, reasons, notes = _assign(split_of)
     except ValueError as error:
-        raise ValueError(f"{error}; {_RENAME}") from None
+        alone = f"{top}{next(iter(split_of))}/"
+        only_train = set(split_of.values()) == {"train"} and folders.below(alone)
+        split_it = f"; to take the test rows from the images of {alone}, name that folder" if only_train else ""
+        raise ValueError(f"{error}{split_it}; {_RENAME}") from None
     train, test = (f"{top}{folder}/" for folder in used)
     train = folders.unwrapped(train)
     learned = set(map(normal, folders.below(train)))
@@ -179,6 +182,13 @@ def _of_classes(
     for path, name in class_of.items():
         if (first := class_above(path, names)) != name:
             raise ValueError(f"{path}: {first}, above class folder {name}, is named like a class; rename it")
+    common = sorted(set.intersection(*map(set, inner_of.values())))
+    if len(common) > 1:
+        shown, inner = (", ".join(names[:_SHOWN]) for names in (classes, common))
+        notes = [
+            *notes,
+            f"classes {shown} all have folders {inner}; if those are the classes, make them the upper folders",
+        ]
     notes = [*notes, *class_names.lookalikes(classes)]
     where = f"the folders below {where}"
     return Layout(splits=splits, class_of=class_of, classes=classes, where=where, left_out=left_out, notes=notes)
