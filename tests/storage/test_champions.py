@@ -1,6 +1,5 @@
 """Past and present champions, and the commands that change them."""
 
-import datetime
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from storage import champions, files, manifest, registry
 from storage.decision import Decision
 from storage.manifest import Damaged
-from storage.registry import Superseded
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 from tests.storage import results
 from tests.storage.results import DATA
@@ -87,19 +85,6 @@ def test_last_change_is_the_decision_that_made_the_current_champion(story: str, 
     assert (decision and decision.number) == number
 
 
-def test_decisions_by_hand_carry_the_user_and_the_time(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", "ada")
-    before = datetime.datetime.now(datetime.UTC)
-    for name in ("first", "second"):
-        champions.promote(root, results.run(root, name).checkpoint, name=DATA)
-    champions.rollback(root, DATA)
-    decisions = registry.history(root, DATA)
-    assert [decision.author for decision in decisions] == ["ada"] * 3
-    assert [decision.verdict for decision in decisions] == ["promoted", "promoted", "rollback"]
-    times = [decision.decided for decision in decisions if decision.decided]
-    assert [before, *times] == sorted([before, *times]) and len(times) == 3
-
-
 def test_a_registered_model_without_a_champion_is_refused_with_the_names_of_those_that_have_one(root: Root) -> None:
     nobody = f"^{root} has no champion of 'mnist'"
     with pytest.raises(ValueError, match=f"{nobody} or of any other registered model; run the pipeline first$"):
@@ -141,22 +126,6 @@ def test_rollback_to_a_damaged_or_missing_checkpoint_is_refused(root: Root) -> N
     with pytest.raises(ValueError, match="does not exist any more"):
         champions.rollback(root, DATA)
     assert registry.champion(root, DATA) == second.checkpoint
-
-
-def test_rollback_is_refused_when_somebody_decides_meanwhile(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, third = (results.run(root, name) for name in ("first", "second", "third"))
-    for model in (first, second):
-        results.decide(root, model)
-    verify = manifest.verify
-
-    def verify_slowly(uri: URI) -> manifest.Manifest:
-        results.decide(root, third)
-        return verify(uri)
-
-    monkeypatch.setattr(manifest, "verify", verify_slowly)
-    with pytest.raises(Superseded):
-        champions.rollback(root, DATA)
-    assert registry.champion(root, DATA) == third.checkpoint
 
 
 def test_checkpoint_of_an_unknown_data_set_is_not_promoted(root: Root) -> None:

@@ -1,7 +1,6 @@
 """The contract of `storage.files`, the same on a disk and on S3."""
 
 import contextlib
-import itertools
 import os
 import pickle
 import signal
@@ -56,24 +55,6 @@ class TestContract:
         with ThreadPoolExecutor(8) as pool:
             winners = [index for index in pool.map(create, range(8)) if index is not None]
         assert [b"%d" % index * 100_000 for index in winners] == [files.read(root.child("file"))]
-
-    def test_reader_sees_the_old_or_the_new_bytes_while_a_file_is_replaced(self, root: Root) -> None:
-        versions = [b"a" * 300_000, b"b" * 200_000]
-        files.put(root.child("file"), versions[0])
-        done = threading.Event()
-
-        def replace() -> None:
-            for _, version in zip(range(20), itertools.cycle(versions), strict=False):
-                files.put(root.child("file"), version)
-            done.set()
-
-        with ThreadPoolExecutor(1) as pool:
-            writer = pool.submit(replace)
-            seen = [files.read(root.child("file"))]
-            while not (done.is_set() or writer.done()):
-                seen.append(files.read(root.child("file")))
-            writer.result(timeout=30)
-        assert set(seen) <= set(versions)
 
     @pytest.mark.parametrize("place", ["missing", "folder", "folder/file/below-a-file"])
     def test_absent_file_is_told_by_its_name(self, root: Root, place: str) -> None:

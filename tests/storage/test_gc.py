@@ -260,22 +260,6 @@ class TestWhatCannotBeKnown:
             collect(look(root))
         assert results.listing(root) == before
 
-    def test_folder_that_cannot_be_looked_into_stops_all(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = results.run(root, "model")
-        closed = results.write_scratch(root, model.raw)
-        walk = files.walk
-
-        def refuse(uri: URI) -> list[files.Entry]:
-            if uri == closed:
-                raise PermissionError(13, "Permission denied", str(uri))
-            return walk(uri)
-
-        monkeypatch.setattr(files, "walk", refuse)
-        with pytest.raises(PermissionError):
-            collect(look(root))
-        monkeypatch.undo()
-        assert rest(root, model.all()) == model.all()
-
 
 class TestMeanwhile:
     """Between plan and removal, a planned result becomes needed."""

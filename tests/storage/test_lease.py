@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,24 +55,6 @@ class TestTaking:
         assert lease.holder(root, target) is None
         assert (lease.take(root, target, owner="job-2").generation, first.lost) == (2, False)
         assert "000001.json" not in files.children(root.child(f"leases/{target.name}"))
-
-    def test_one_of_many_takers_at_once_gets_it(self, root: Root, target: URI) -> None:
-        barrier = threading.Barrier(8)
-
-        def take(name: int) -> str | None:
-            barrier.wait(timeout=LIMIT_S)
-            try:
-                return lease.take(root, target, owner=f"job-{name}", ttl_s=LONG_S).owner
-            except Held as refused:
-                seen.append(refused.holder.owner)
-                return None
-
-        for generation in (1, 2):  # on nothing, and on a lease that is over
-            seen: list[str] = []
-            with ThreadPoolExecutor(8) as pool:
-                winners = [owner for owner in pool.map(take, range(8)) if owner]
-            assert seen == winners * 7
-            edit(root, target, generation, released=True)
 
     def test_held_lease_is_renewed_again_and_again(self, root: Root, target: URI) -> None:
         with lease.held(root, target, owner="job-1", ttl_s=1.0):

@@ -12,28 +12,17 @@ from typing import Any
 import pytest
 
 from storage import commits, files, manifest
-from storage.__main__ import main
 from storage.uri import URI, Root
 from tests import documented
 from tests.runs import CHECKOUT
 from tests.runs_page.results import commit_run
+from tests.storage.conftest import Ask
 
 
-def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
-    """Exit code, lines of the output, and the messages of a command."""
-    capsys.readouterr()
-    try:
-        code = main(words)
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    said = capsys.readouterr()
-    return code, said.out.splitlines(), said.err
-
-
-def documents(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
-    code, out, err = ask(capsys, *words, "--json")
-    assert (code, err) == (0, "")
-    rows: list[dict[str, Any]] = json.loads("\n".join(out))
+def documents(ask: Ask, *words: str) -> list[dict[str, Any]]:
+    answer = ask(*words, "--json")
+    assert (answer.code, answer.err) == (0, [])
+    rows: list[dict[str, Any]] = json.loads("\n".join(answer.out))
     return rows
 
 
@@ -52,10 +41,8 @@ def three(root: Root) -> list[URI]:
     ]
 
 
-def test_runs_have_their_changes_metrics_decision_and_times(
-    root: Root, three: list[URI], capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = documents(capsys, "ls", "runs", "--storage", root)
+def test_runs_have_their_changes_metrics_decision_and_times(root: Root, three: list[URI], ask: Ask) -> None:
+    rows = documents(ask, "ls", "runs", "--storage", root)
     assert [row["uri"] for row in rows] == three
     assert rows[0].keys() | {"differences"} == documented.keys("One run of `ls runs` and `compare`")
     assert [row["changes"] for row in rows] == [{}, {"epochs": 5}, {"seed": 7, "epochs": 9}]
@@ -68,19 +55,17 @@ def test_runs_have_their_changes_metrics_decision_and_times(
         ("digits-resnet18", "digits", 12.5)
     }
     assert [row["seconds"] for row in rows] == [75, 76, 77]
-    code, out, _ = ask(capsys, "ls", "runs", "--storage", root)
+    answer = ask("ls", "runs", "--storage", root)
     header = "created registered model recipe changed accuracy balanced macro F1 seconds saved mark run"
-    assert (code, " ".join(out[0].split())) == (0, header)
-    assert out[2].split()[2:] == [
+    assert (answer.code, " ".join(answer.out[0].split())) == (0, header)
+    assert answer.out[2].split()[2:] == [
         *("digits", "digits-resnet18", "epochs=5", "0.9800", "0.9800", "0.9700", "76.0", "12.5", "champion", three[1])
     ]
 
 
-def test_runs_are_sorted_and_written_as_csv(
-    root: Root, three: list[URI], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_runs_are_sorted_and_written_as_csv(root: Root, three: list[URI], ask: Ask, tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
-    _, out, _ = ask(capsys, "ls", "runs", "--sort", "accuracy", "--csv", str(file), "--storage", root)
+    out = ask("ls", "runs", "--sort", "accuracy", "--csv", str(file), "--storage", root).out
     assert [line.split()[-1] for line in out[1:]] == [three[2], three[0], three[1]]
     with file.open(newline="") as opened:
         rows = list(csv.DictReader(opened))
@@ -91,20 +76,18 @@ def test_runs_are_sorted_and_written_as_csv(
     ]
 
 
-def test_compared_runs_show_the_settings_in_which_they_differ(
-    root: Root, three: list[URI], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compared_runs_show_the_settings_in_which_they_differ(root: Root, three: list[URI], ask: Ask) -> None:
     checkpoint = manifest.load(three[0]).parent("checkpoint", of=three[0])
     words = ("compare", "champion:digits", checkpoint, three[0].name, "--storage", root)
-    rows = documents(capsys, *words)
+    rows = documents(ask, *words)
     assert [row["uri"] for row in rows] == [three[1], three[0], three[0]]
     assert [row["differences"] for row in rows] == [{"epochs": 5}, {"epochs": 3}, {"epochs": 3}]
-    _, out, _ = ask(capsys, *words)
+    out = ask(*words).out
     assert out[0].split()[4:7] == ["changed", "epochs", "accuracy"]
     assert [line.split()[5] for line in out[1:]] == ["5", "3", "3"]
 
 
-def test_what_cannot_be_listed_is_refused_with_the_next_step(root: Root, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_listed_is_refused_with_the_next_step(root: Root, ask: Ask) -> None:
     commit_run(root, 1)
     messages = {
         "ls runs raw": "kind: runs cannot be listed with raw; list it alone",
@@ -114,18 +97,17 @@ def test_what_cannot_be_listed_is_refused_with_the_next_step(root: Root, capsys:
         "compare checkpoints/x-0123456789ab": "checkpoints/x-0123456789ab is no run below",
     }
     for words, message in messages.items():
-        code, out, err = ask(capsys, *words.split(), "--storage", root)
-        assert (code, out) == (2, []) and message in err
+        answer = ask(*words.split(), "--storage", root)
+        assert (answer.code, answer.out) == (2, []) and message in answer.err[0]
 
 
-def test_damaged_report_and_registry_are_named_and_the_rest_is_listed(
-    root: Root, three: list[URI], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_report_and_registry_are_named_and_the_rest_is_listed(root: Root, three: list[URI], ask: Ask) -> None:
     files.put(three[0].child(manifest.NAME), b"garbage")
     files.put(root.child("registry/digits/000003.json"), b"garbage")
-    code, out, err = ask(capsys, "ls", "runs", "--storage", root)
-    assert code == 1 and [line.split()[-1] for line in out[1:]] == three[1:]
-    assert f"{three[0]}/_manifest.json cannot be read" in err and "000003.json cannot be read" in err
+    answer = ask("ls", "runs", "--storage", root)
+    assert answer.code == 1 and [line.split()[-1] for line in answer.out[1:]] == three[1:]
+    told = str(answer.err)
+    assert f"{three[0]}/_manifest.json cannot be read" in told and "000003.json cannot be read" in told
 
 
 @pytest.mark.slow

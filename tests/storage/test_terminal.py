@@ -4,16 +4,15 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage import files, in_use, lease, terminal
-from storage.__main__ import main
 from storage.uri import Root
 from tests.runs import CHECKOUT
 from tests.storage import results
+from tests.storage.conftest import Ask
 from tests.storage.results import Model
 from tests.terminal import typed
 
@@ -70,39 +69,25 @@ class TestUnfinishedWork:
     def root(self, tmp_path: Path) -> Root:
         return Root(str(tmp_path / "data"))
 
-    @pytest.fixture
-    def listed(self, root: Root, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-        """What `ls` prints."""
-
-        def listed(*kinds: str) -> list[str]:
-            assert main(["ls", *kinds, "--storage", root]) == 0
-            return capsys.readouterr().out.splitlines()
-
-        return listed
-
-    def test_training_is_at_work_while_it_holds_its_lease_and_cut_off_after(
-        self, root: Root, listed: Callable[..., list[str]]
-    ) -> None:
+    def test_training_is_at_work_while_it_holds_its_lease_and_cut_off_after(self, root: Root, ask: Ask) -> None:
         target = results.place(root, "checkpoint", "mine")
         scratch = results.write_scratch(root, target, recipe={"training": {"epochs": 4}})
         for epoch in (1, 2):
             files.put(scratch.child(f"attempt-1/epoch-{epoch:04d}/checkpoint.json"), b"{}")
         files.put(scratch.child("attempt-1/epoch-0003/weights.safetensors"), b"half of it")
         with lease.held(root, target, owner="a job"):
-            (line,) = listed()
+            (line,) = ask("ls", "--storage", root).out
         assert line.startswith(f"running on {socket.gethostname()}  train  2 of 4 epochs done  last written 20")
         assert line.endswith(f"  {scratch}")
         with in_use.using(root, [target], owner="a run that prepares its data again"):
-            assert listed()[0].startswith("waiting  train  2 of 4")
-        cut_off, hint = listed()
+            assert ask("ls", "--storage", root).out[0].startswith("waiting  train  2 of 4")
+        cut_off, hint = ask("ls", "--storage", root).out
         assert cut_off.startswith("interrupted  train  2 of 4 epochs done  last written 20")
         assert hint.startswith("interrupted: no result yet; run the same command again")
 
-    def test_preparation_and_prediction_are_told_too_and_only_the_kinds_asked_for(
-        self, root: Root, listed: Callable[..., list[str]]
-    ) -> None:
+    def test_preparation_and_prediction_are_told_too_and_only_the_kinds_asked_for(self, root: Root, ask: Ask) -> None:
         results.write_scratch(root, results.run(root, "done").checkpoint)
         for stage, kind in (("preprocess", "prepared"), ("predict", "predictions")):
             files.put(root.child(f"runs/{results.place(root, kind, stage).name}/{stage}-{64 * '0'}.json"), b"{}")
-        assert [line.split()[1] for line in listed()[7:-1]] == ["preprocess", "predict"]
-        assert [line.split()[1] for line in listed("predictions")[2:-1]] == ["predict"]
+        assert [line.split()[1] for line in ask("ls", "--storage", root).out[7:-1]] == ["preprocess", "predict"]
+        assert [line.split()[1] for line in ask("ls", "predictions", "--storage", root).out[2:-1]] == ["predict"]

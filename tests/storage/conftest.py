@@ -1,0 +1,36 @@
+"""Commands of `python -m storage` in this process."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from storage.__main__ import main
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a command said."""
+
+    code: int
+    out: list[str]
+    err: list[str]
+
+
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Types a command and reads the answer."""
+
+    def ask(*words: str) -> Answer:
+        capsys.readouterr()
+        try:
+            code = main(words)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said = capsys.readouterr()
+        return Answer(code, said.out.splitlines(), said.err.splitlines())
+
+    return ask
