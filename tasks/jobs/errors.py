@@ -5,6 +5,7 @@
 
 import contextlib
 import json
+import re
 import traceback
 from typing import TypedDict
 
@@ -17,6 +18,15 @@ _LONGEST = 2000
 """Characters of an error's message that are kept."""
 _TRACE = "traceback.txt"
 _ERROR_FILE = "error.json"
+_MONITOR = re.compile(
+    r"due to the node running low on memory.*?IP: (?P<node>[^,]+),"
+    r".*?was (?P<used>[\d.]+)GB used / (?P<all>[\d.]+)GB limit.*?exceeded threshold of (?P<limit>\d+)B",
+    re.DOTALL,
+)
+_KILLED = re.compile(
+    r"Selected to kill: .*?task name=(?P<name>[^,]*),.*?pid=(?P<pid>\d+), actual memory used=(?P<gb>[\d.]+)GB"
+)
+"""What Ray 2.60 says of a node whose memory is full, and of a process that it killed there."""
 _MEMORY_ADVICE = (
     "use fewer --workers, a smaller batch_size, --set micro_batches=4 or --set loader=streaming "
     "(docs/troubleshooting.md)"
@@ -55,13 +65,27 @@ def described(error: BaseException, *, folder: URI) -> Description:
     permanent = error_policy.is_permanent(cause)
     kind, message = type(cause).__name__, str(cause).strip()[:_LONGEST]
     if error_policy.is_out_of_memory(cause):
-        kind, message = "OutOfMemoryError", f"{message.partition(chr(10))[0] or 'memory is full'}; {_MEMORY_ADVICE}"
+        kind, message = "OutOfMemoryError", killed_for_memory(str(cause)) or message
     elif error_policy.is_disk_full(cause) and not isinstance(cause, DiskFull):  # raised while Ray Train itself wrote
         kind, message = DiskFull.__name__, f"the disk is full: {cause}; make room, then run the same command again"
     if isinstance(cause, UserCodeError) or not permanent:
         trace = getattr(cause, "trace", "") or redact_text("".join(traceback.format_exception(error)))
         message += _kept(trace, folder.child(_TRACE))
     return {"type": kind, "message": message, "permanent": permanent}
+
+
+def killed_for_memory(report: str) -> str | None:
+    """Return the report of Ray's memory monitor as one line: process, its size, limit, advice; none for other text."""
+    node, killed = _MONITOR.search(report), list(_KILLED.finditer(report))
+    if node is None or not killed:
+        return None
+    process = max(killed, key=lambda match: float(match["gb"]))
+    name = process["name"].removesuffix(".__init__").rpartition(":")[2]
+    memory = f"{node['used']} of {node['all']} GB used, limit {int(node['limit']) / 2**30:.2f} GB"
+    return (
+        f"Ray ended process {process['pid']} ({name}, {process['gb']} GB) on node {node['node']}, because its memory "
+        f"was full: {memory}; {_MEMORY_ADVICE}"
+    )
 
 
 def user_message(error: Description) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from storage.uri import redact_text
+from storage import lease
+from storage.lease import Held
+from storage.uri import redact, redact_text
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.learning import user_code
-from tasks.orchestration.stage import logger
+from tasks.orchestration.stage import artifact_key, logger
 from tasks.runners import jobs_api
 from tasks.runners.job_log import Follower, JobFailed
 from tasks.runners.jobs_api import RayHead
@@ -31,6 +33,7 @@ class ClusterRunner:
     """Jobs of one run on a cluster. They outlive its process, unless the run is cancelled or its deadline passes."""
 
     def __init__(self, address: str) -> None:
+        self._address = address
         self._head = RayHead(address)
 
     def run(self, stage: str, spec: JobSpec) -> None:
@@ -38,10 +41,17 @@ class ClusterRunner:
         until = time.monotonic() + spec.deadline_s + 30  # the job enforces its own deadline
         with expecting_result(spec), self._stopping(job_prefix(stage, spec)):
             job = self._job(stage, spec, until)
+            _show_job_link(stage, job, self._address)
             self._follow(job, stage, spec, until)
 
     def _job(self, stage: str, spec: JobSpec, until: float) -> str:
-        """Return the name of the live job for the target, or submit one."""
+        """Return the name of the live job for the target, or submit one.
+
+        While a submitted job is pending it holds no lease. gc keeps the inputs of recent attempts, which the target's
+        last lease names, so that one is written here.
+        """
+        with contextlib.suppress(Held):
+            lease.take(spec.storage, spec.target, owner=stage, uses=spec.uses).release()
         place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
         prefix = job_prefix(stage, spec)
 
@@ -138,6 +148,21 @@ def _jobs(client: "JobSubmissionClient", prefix: str) -> "dict[str, JobDetails]"
         for job in client.list_jobs()
         if job.submission_id and job.submission_id.startswith(prefix)
     }
+
+
+def _show_job_link(stage: str, job: str, address: str) -> None:
+    """Show a link to the job in Ray's dashboard on the page of the running flow; its errors never fail the job."""
+    from prefect.artifacts import create_link_artifact
+
+    if not _flow_run():
+        return
+    link, text = f"{redact(address)}/#/jobs/{job}", f"{stage} in the Ray dashboard"
+    try:
+        create_link_artifact(
+            link, key=artifact_key("ray-dashboard"), link_text=text, description=f"Ray dashboard of {stage}"
+        )
+    except Exception as error:  # a server that does not answer now
+        logger().warning("the link to the Ray dashboard cannot be shown: %s", redact_text(str(error)))
 
 
 def _flow_run() -> str:

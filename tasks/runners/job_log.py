@@ -81,6 +81,8 @@ class Follower:
 
     def error(self, otherwise: str) -> JobFailed:
         """Return the error that ended the job, `otherwise` if it named none; in that case log its last lines."""
+        if self._error is None and (line := errors.killed_for_memory(otherwise)):
+            return JobFailed(line)
         if self._error is None:
             for line in self._last:
                 logger().error(line)

@@ -1,27 +1,32 @@
 """Jobs on a cluster: a head that is away is waited for, each line of a log comes once, and who may stop a job."""
 
 import asyncio
-import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
-from prefect.client.schemas.objects import State
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import TerminationSignal
-from prefect.states import Cancelling, Running
+from prefect.runtime import flow_run
+from prefect.states import Cancelling
 from ray.job_submission import JobStatus
 
-from storage import manifest
-from storage.uri import URI, Root
+from storage import lease, manifest
+from storage.admin.gc import Garbage
+from storage.uri import URI, DatasetURI, Root
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.events import ENDED
-from tasks.jobs.spec import JobSpec
+from tasks.jobs.spec import JobSpec, PreprocessSpec
 from tasks.runners import cluster_runner, jobs_api
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.job_log import JobFailed, JobRefused
+from tests.storage import results
 
 ADDRESS = "http://127.0.0.1:8265"
 LOG = "one\ntwo\nthree\n" + ENDED + "\n"
@@ -145,6 +150,21 @@ def test_the_error_of_the_deadline_says_how_long_it_was_and_how_to_change_it(clu
         ClusterRunner(ADDRESS).run("train", spec.model_copy(update={"deadline_s": -40.0}))
 
 
+def test_inputs_of_a_pending_job_stay_when_its_run_has_ended(cluster: Cluster, tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    raw = DatasetURI(results.commit(root, "raw", "old"))
+    results.set_age(raw, days=40)
+    target = DatasetURI(results.place(root, "prepared", "new"))
+    spec = PreprocessSpec(storage=root, source=raw, target=target, deadline_s=60, parameters={})
+    runner = ClusterRunner(ADDRESS)
+    runner._job("preprocess", spec, until=float("inf"))
+    assert list(cluster.jobs) and Garbage(root, keep_days=30).plan() == []
+    lease.take(root, target, owner="the job", uses=spec.uses)
+    runner._job("preprocess", spec, until=float("inf"))
+    assert len(cluster.jobs) == 1
+
+
+@pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize(
     ("error", "is_cancelled", "is_stopped", "is_attached"),
     [
@@ -164,19 +184,22 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
     is_attached: bool,
 ) -> None:
     runner = ClusterRunner(ADDRESS)
-    state: State[Any] = Cancelling() if is_cancelled else Running()
-    client = SimpleNamespace(read_flow_run=lambda _: SimpleNamespace(state=state))
-    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: contextlib.nullcontext(client))
-    monkeypatch.setattr(cluster_runner, "_flow_run", lambda: str(UUID(int=1)))
 
     def interrupted(*_: Any) -> None:
+        if is_cancelled:
+            with get_client(sync_client=True) as client:
+                client.set_flow_run_state(UUID(str(flow_run.id)), Cancelling(), force=True)
         raise error
 
-    if is_attached:  # as after the pod of this flow run was started again
-        runner._job("train", spec, until=float("inf"))
-    monkeypatch.setattr(runner, "_follow", interrupted)
-    with pytest.raises(type(error)):
-        runner.run("train", spec)
+    @flow
+    def trains() -> None:
+        if is_attached:  # as after the pod of this flow run was started again
+            runner._job("train", spec, until=float("inf"))
+        monkeypatch.setattr(runner, "_follow", interrupted)
+        with pytest.raises(type(error)):
+            runner.run("train", spec)
+
+    trains()
     assert cluster.stopped == (list(cluster.jobs) if is_stopped else [])
     assert len(cluster.jobs) == 1
 
@@ -195,6 +218,24 @@ def test_a_job_of_another_run_is_not_stopped(
         runner.run("train", spec)
     assert cluster.stopped == []
     assert f"job {job} goes on: the same request attaches to it, `ray job stop {job}` ends it" in caplog.messages
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_link_that_the_server_does_not_take_never_fails_the_job(
+    cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise httpx.ConnectError("connection refused")
+
+    monkeypatch.setattr(SyncPrefectClient, "create_artifact", fails)
+
+    @flow
+    def trains() -> str:
+        ClusterRunner(ADDRESS).run("train", spec)
+        return "it goes on"
+
+    assert trains() == "it goes on"
+    assert "the link to the Ray dashboard cannot be shown: connection refused" in caplog.text
 
 
 async def _start(length: int) -> AsyncIterator[str]:
