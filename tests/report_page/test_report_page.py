@@ -15,7 +15,7 @@ from storage.uri import CheckpointURI
 from tasks.comparing import data_changes
 from tasks.jobs.preprocess import near_duplicates
 from tasks.jobs.preprocess.data_problems import DataProblem
-from tasks.learning import slices
+from tasks.learning import metrics, slices
 from tasks.report_page import LineageStep, Picture, ReportData, accuracy_interval, chosen_confidence, render, share
 
 HOSTILE = '"><script>alert(1)</script><img src="https://evil.example/x.png"> & \'$x^2$'
@@ -46,28 +46,26 @@ class Page(HTMLParser):
 def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epochs: int = 5) -> ReportData:
     """What a run on 10 000 test rows might give, the same each time."""
     generator = np.random.default_rng(0)
-    confusion = fake_confusion(generator, len(classes))
-    recalls, precisions = np.diag(confusion) / confusion.sum(1), np.diag(confusion) / confusion.sum(0)
-    accuracy = float(np.trace(confusion) / confusion.sum())
-    metrics = {"test_accuracy": accuracy, "balanced_accuracy": accuracy - 0.01, "macro_f1": accuracy - 0.02}
-    metrics |= {"test_loss": 0.0231, "expected_calibration_error": 0.0147, "num_rows": 10000}
+    labels, confidence = np.arange(10_000) % len(classes), 1 - 0.3 * generator.random(10_000) ** 4
+    is_right = generator.random(10_000) < confidence
+    answers = np.where(is_right, labels, (labels + 1) % len(classes))
+    counts = metrics.confusion(labels, answers, num_classes=len(classes))
+    scores = metrics.scores(labels, answers, num_classes=len(classes))
+    scores |= {"test_loss": 0.0231, "expected_calibration_error": 0.0147, "num_rows": 10000}
     return ReportData(
         recipe_name="mnist-resnet18",
         data_set="mnist",
         sample_notice=None,
-        decision=fake_decision(metrics | {"test_accuracy": accuracy - 0.0021, "test_loss": 0.0312}),
-        metrics=metrics,
+        decision=fake_decision(scores | {"test_accuracy": scores["test_accuracy"] - 0.0021, "test_loss": 0.0312}),
+        metrics=scores,
         history=fake_history(num_epochs),
         best_epoch=max(1, num_epochs - 1),
         training_seconds=83.4,
         classes=classes,
-        per_class=[
-            {"class_name": name, "precision": precision, "recall": recall, "f1": recall, "support": int(support)}
-            for name, precision, recall, support in zip(classes, precisions, recalls, confusion.sum(1), strict=True)
-        ],
-        confusion=confusion.tolist(),
-        calibration=fake_calibration(),
-        coverage=fake_coverage(10000, round(10000 * accuracy)),
+        per_class=metrics.per_class(counts, classes),
+        confusion=counts.tolist(),
+        calibration=metrics.calibration(is_right, confidence),
+        coverage=metrics.coverage(is_right, confidence),
         samples=fake_pictures(generator, classes, channels=channels, num=24, wrong=False),
         mistakes=fake_pictures(generator, classes, channels=channels, num=16, wrong=True),
         lineage=fake_lineage(),
@@ -146,13 +144,6 @@ def with_decision(data: ReportData, **changes: Any) -> ReportData:
     return dataclasses.replace(data, decision=data.decision.model_copy(update=changes))
 
 
-def fake_confusion(generator: np.random.Generator, num_classes: int) -> np.ndarray:
-    confusion = generator.poisson(12 / num_classes, (num_classes, num_classes))
-    np.fill_diagonal(confusion, generator.integers(960, 1010, num_classes))
-    confusion[1, 0], confusion[0, 2] = 75, 33
-    return confusion
-
-
 def fake_history(num_epochs: int) -> list[dict[str, float]]:
     """As the training records it: every number is a float."""
     return [
@@ -171,23 +162,6 @@ def fake_history(num_epochs: int) -> list[dict[str, float]]:
         }
         for epoch in range(1, num_epochs + 1)
     ]
-
-
-def fake_calibration() -> list[dict[str, float | None]]:
-    bins: list[dict[str, float | None]] = []
-    for index, count in enumerate((0, 0, 1, 4, 11, 25, 31, 48, 160, 9720)):
-        middle = (index + 0.5) / 10
-        lower, upper = index / 10, (index + 1) / 10
-        confidence, accuracy = (middle + 0.01, min(1, middle + 0.03)) if count else (None, None)
-        bins.append({"lower": lower, "upper": upper, "count": count, "confidence": confidence, "accuracy": accuracy})
-    return bins
-
-
-def fake_coverage(rows: int, right: int) -> list[dict[str, float]]:
-    """From all rows down to a fifth, of which all are right."""
-    kept = [round(rows * (1 - 0.8 * (step / 99) ** 2)) for step in range(100)]
-    wrong = [round((rows - right) * (1 - step / 99) ** 2) for step in range(100)]
-    return [{"confidence": step / 100, "rows": kept[step], "right": kept[step] - wrong[step]} for step in range(100)]
 
 
 def fake_pictures(
@@ -312,9 +286,10 @@ def test_figures_on_the_page_are_those_given(usual: str) -> None:
 def test_confidence_of_the_sentence_reaches_its_goal_or_is_the_best_there_is(usual: str) -> None:
     data = fake_data()
     row = next(row for row in data.coverage if row["right"] >= 0.99 * row["rows"])
-    at, covered = f"{row['confidence']:.2f}", int(1000 * row["rows"] / 10000) / 10
-    assert f"At {at} and above: {covered:g} % of images, 99 % of them right." in Page(usual).text
-    assert f"{at} ★ {row['rows']:,} {covered:g} % 99 %" in Page(usual).text
+    at, covered, right = f"{row['confidence']:.2f}", row["rows"] / 10_000, row["right"] / row["rows"]
+    shares = [f"{int(1000 * share) / 10:g} %" for share in (covered, right)]
+    assert f"At {at} and above: {shares[0]} of images, {shares[1]} of them right." in Page(usual).text
+    assert f"{at} ★ {row['rows']:,} {' '.join(shares)}" in Page(usual).text
     for precisions, index in (((0.995, 0.998, 1.0), 2), ((0.5, 0.8, 0.7), 1), ((0.5, 1.0, 0), 1)):
         coverage = [{"rows": 1000 * (share > 0), "right": 1000 * share} for share in precisions]
         assert chosen_confidence(coverage) is coverage[index]
