@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,7 +49,11 @@ class Train:
 
 
 @pytest.fixture
-def train(root: Root) -> Iterator[Train]:
+def train(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Train]:
+    """The deployment, whose images lie on a disk unless a test asks for S3."""
+    root = Root(str(tmp_path / "images"))
+    if getattr(request, "param", "") == "s3":
+        root = Root(f"s3://{request.getfixturevalue('s3').bucket}/images")
     with get_client(sync_client=True) as client:
         deployment = Train(client, root)
         yield deployment
@@ -59,6 +64,7 @@ def _add(root: Root, name: str, content: bytes = b"an image") -> None:
     files.put(root.child(name), content)
 
 
+@pytest.mark.parametrize("train", ["local", "s3"], indirect=True)
 def test_a_run_starts_for_added_and_changed_files_once_even_if_it_failed(train: Train) -> None:
     _add(train.data, "cat/1.png")
     assert train.look() == "Started" and train.look() == "NothingNew"
