@@ -96,7 +96,7 @@ def supervise() -> int:
     (grace_s, folder), command = sys.argv[1:3], sys.argv[4:]
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
+    prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def prepare_command() -> None:
@@ -147,7 +147,7 @@ def _is_like_this_one(pid: int) -> bool:
 def _children() -> list[int]:
     """Return the living processes whose parent is this one; zombies are left out."""
     own, pids = str(os.getpid()), []
-    for entry in Path("/proc").glob("[0-9]*/stat") if sys.platform == "linux" else ():
+    for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = entry.read_text().rpartition(")")[2].split()[:2]
         except (OSError, ValueError):

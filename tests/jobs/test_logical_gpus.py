@@ -15,7 +15,7 @@ import torch
 from storage.uri import DatasetURI, Root
 from tasks.jobs.nodes import ASKED, NODES, Node
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import worker
+from tasks.jobs.train import checked_gpus
 from tasks.resources import devices
 from tasks.runners import node_checks
 from tasks.runners.jobs_api import JOB_ENV
@@ -38,12 +38,10 @@ from tasks.jobs.train import checked_gpus, job
 
 def on_one_rank(config):
     import ray.train
-    from tasks.jobs.train import worker
-    from tasks.resources import devices
-    devices.trouble = lambda number: None
+    from ray.train.torch import get_device
     context, held = ray.train.get_context(), ray.get_runtime_context().get_accelerator_ids()["GPU"]
     found = {"rank": context.get_world_rank(), "world_size": context.get_world_size(), "held": held}
-    found |= {"visible": os.environ["CUDA_VISIBLE_DEVICES"], "device": str(worker.device_of(use_gpu=config["use_gpu"]))}
+    found |= {"visible": os.environ["CUDA_VISIBLE_DEVICES"], "device": str(get_device())}
     Path(folder, str(found["rank"])).write_text(json.dumps(found))
 
 ray.init(logging_level="WARNING")
@@ -79,15 +77,13 @@ def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> TrainSpec:
     return spec.model_copy(update={"workers": None, **changes})
 
 
-@pytest.mark.parametrize("device", ["cuda:3", "cpu"], ids=["of several", "of none"])
+@pytest.mark.parametrize("device", ["cuda:3", "cuda:0"])
 def test_a_rank_tries_out_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     tried = list[int]()
     monkeypatch.setattr(devices, "trouble", tried.append)
-    monkeypatch.setattr(worker, "get_device", lambda: torch.device(device))
-    own = torch.device(device).index or 0
-    assert worker.device_of(use_gpu=True) == torch.device("cuda", own)
-    assert tried == [own]
-    assert worker.device_of(use_gpu=False) == torch.device("cpu") and len(tried) == 1
+    monkeypatch.setattr(checked_gpus, "get_device", lambda: torch.device(device))
+    checked_gpus.check_gpu()
+    assert tried == [torch.device(device).index]
 
 
 @pytest.mark.slow

@@ -1,11 +1,9 @@
 """Downloaded sources: their own code reads the files, in one piece of work."""
 
-import contextlib
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,11 +36,13 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
-    """Write the parts of every split."""
-    source = _source(spec)
+    """Write the parts of every split; `read` gets the files under their own names, each verified by its SHA-256."""
+    source, stored = _source(spec), {file.path: file for file in manifest.load(spec.source).files}
     listed: list[File] = []
     labels: dict[str, Counter[int]] = {}
-    with _local_copy(spec, source) as folder:
+    with files.workspace(spec.scratch) as folder:
+        for file in source.files:
+            manifest.fetch_file(spec.source, stored[file.stored], folder / file.name)
         for split in source.read(folder):
             listed += write_split(source, spec.target, split)
             labels[split.name] = Counter(split.labels.tolist())
@@ -93,13 +93,3 @@ def _check(source: Source, split: Split) -> None:
 def _source(spec: IngestSpec) -> Source:
     assert spec.source_name is not None
     return sources.load(spec.source_name)
-
-
-@contextlib.contextmanager
-def _local_copy(spec: IngestSpec, source: Source) -> Iterator[Path]:
-    """Yield a local folder with the source's files under their own names, each verified by its SHA-256."""
-    listed = {file.path: file for file in manifest.load(spec.source).files}
-    with files.workspace(spec.scratch) as folder:
-        for file in source.files:
-            manifest.fetch_file(spec.source, listed[file.stored], folder / file.name)
-        yield folder

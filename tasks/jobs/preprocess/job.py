@@ -73,6 +73,8 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         entries.append(alike.write(spec.target, pictures))
     if not is_fold:
         entries.append(samples.write(spec.target, chosen, pictures, quarantined, uri=spec.source, raw=raw))
+    sources = placed.loc[placed["split"] == "test", "source"]
+    fold_rows = {split: int((sources == split).sum()) for split in checks.SPLITS}
     prepared = commits.commit(
         spec.target,
         kind="prepared",
@@ -84,7 +86,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         statistics={
             **_statistics(written, placed, quarantined, raw),
             "split": split | {"group": group, "store": images.store_of(raw.columns["metadata"])},
-            **({"fold_rows": _rows_by_source(placed)} if is_fold else {}),
+            **({"fold_rows": fold_rows} if is_fold else {}),
             "copies_in_class": copies,
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,
@@ -160,11 +162,6 @@ def random_keys(numbers: np.ndarray, *, seed: int) -> np.ndarray:
             z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             z = z ^ (z >> np.uint64(31))
     return z
-
-
-def _rows_by_source(placed: pd.DataFrame) -> dict[str, int]:
-    sources = placed.loc[placed["split"] == "test", "source"]
-    return {split: int((sources == split).sum()) for split in checks.SPLITS}
 
 
 def _number_parts(placed: pd.DataFrame, raw: Manifest) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize, best_epoch
 from tasks.learning.recipes import Recipe
-from tasks.resources import devices, scaling
+from tasks.resources import scaling
 
 EXIT_CODE = 86
 """Exit code of a worker that made no progress."""
@@ -68,7 +68,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     rank = failpoints.rank = context.get_world_rank()
     events.write_event(RANK, rank=rank)
     prepared = manifest.load(spec.source)
-    device = device_of(use_gpu=config["use_gpu"])
+    device = get_device() if config["use_gpu"] else torch.device("cpu")  # a GPU that `checked_gpus` has tried out
     rows = None
     if loader == choices.RAY_DATA:
         rows = ray_data_rows(spec.recipe)
@@ -84,12 +84,6 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
         beat=beat,
     )
     train_loop.train(spec, prepared, attempt, here)
-
-
-def device_of(*, use_gpu: bool) -> torch.device:
-    """Return the device of this rank; raise `UnusableGpu` if it has a GPU that torch cannot use."""
-    number = get_device().index or 0 if use_gpu else 0  # a rank sees all GPUs of its node's ranks
-    return devices.choose("cuda" if use_gpu else "cpu", where=scaling.node_name(), number=number)
 
 
 def ray_data_rows(recipe: Recipe) -> Callable[..., RowSource]:

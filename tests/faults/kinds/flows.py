@@ -63,6 +63,16 @@ def _killed_before_event(case: Case) -> dict[str, Any]:
     return result
 
 
+@kind("flow with --refresh killed after its decision")
+def _refresh_killed_after_its_decision(case: Case) -> dict[str, Any]:
+    case.begin(after="promotion")
+    case.options = ("--refresh",)
+    case.run("report", "/reports/")
+    result = case.finish()
+    case.expect_decisions(2)
+    return result
+
+
 @kind("flow gets SIGTERM")
 def _terminated(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
