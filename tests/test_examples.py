@@ -73,13 +73,6 @@ class TestAirbench:
         assert metrics[-1].validation_accuracy > 0.75, "a guess is right in one of four"
         assert torch.equal(trainer.model.backbone.get_parameter("whitening.weight"), whitening)
 
-    def test_biases_of_norms_learn_faster_and_decay_as_the_others(self, colours: tuple[Batch, Batch]) -> None:
-        trainer = self.trainer(colours)
-        main, biases = trainer.optimizer.param_groups
-        assert len(main["params"]) == 8 and len(biases["params"]) == 6
-        assert biases["lr"] == pytest.approx(64 * main["lr"]) and main["momentum"] == 0.85 and main["nesterov"]
-        assert biases["lr"] * biases["weight_decay"] == pytest.approx(main["lr"] * main["weight_decay"])
-
     def test_first_layer_whitens_the_patches_of_the_images_it_is_given(self, model: Any) -> None:
         generator = torch.Generator().manual_seed(0)
         coarse = torch.randn(64, 3, 8, 8, generator=generator)  # neighbouring pixels are alike, as in photographs
@@ -93,17 +86,6 @@ class TestAirbench:
         shares = rows @ rows.T / rows.shape[1] / (power[:, None] * power[None, :]).sqrt()
         torch.testing.assert_close(shares, torch.eye(half), rtol=0, atol=1e-3)
         assert power.max() <= 1.001 and (power > 0.5).sum() >= 3
-
-    def test_evaluation_weighs_mirrored_and_shifted_views_as_the_record_does(self, model: Any) -> None:
-        images = torch.randn(2, 3, 32, 32)
-        padded = nn.functional.pad(images, (1, 1, 1, 1), mode="reflect")
-        with torch.inference_mode():
-            model.eval()
-            kept, first, second = (
-                (model.one_view(view) + model.one_view(view.flip(3))) / 2
-                for view in (images, padded[:, :, :32, :32], padded[:, :, 2:34, 2:34])
-            )
-            torch.testing.assert_close(model(images), 0.5 * kept + 0.25 * first + 0.25 * second)
 
     def test_half_of_the_images_are_mirrored_in_turn_whatever_the_order_of_rows(self, model: Any) -> None:
         images = torch.randn(200, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -11,8 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from storage.uri import CheckpointURI
-from tasks.learning import augmentation, inference, recipes, training_state
+from tasks.learning import augmentation, recipes
 from tasks.learning.hardware import Hardware
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer
@@ -143,21 +142,6 @@ class TestPrecision:
             resolve_precision("bf16", CUDA, self.MODEL)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: SimpleNamespace(major=9, minor=0))
         assert resolve_precision("auto", CUDA, self.MODEL) == "bf16"
-
-    @pytest.mark.usefixtures("flags")
-    @pytest.mark.parametrize(("major", "precision"), [(7, "fp32"), (8, "bf16")])
-    def test_model_that_was_trained_in_bf16_predicts_in_fp32_on_a_gpu_without_it(
-        self, monkeypatch: pytest.MonkeyPatch, major: int, precision: str
-    ) -> None:
-        spec = ModelSpec(model="small", image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
-        about: Any = {"identity": "0", "recipe": {"batch_size": 64}, "resolved": {"precision": "bf16", "workers": 1}}
-        trained = Classifier(spec), SimpleNamespace(**about)
-        monkeypatch.setattr(training_state, "load_model", lambda uri: trained)
-        monkeypatch.setattr(inference, "move_model", lambda model, *, precision, device: model)
-        properties = SimpleNamespace(major=major, minor=0)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: properties)
-        made = inference.Inference(CheckpointURI("/x/checkpoints/small-0123456789ab"), threads=1, device=CUDA)
-        assert made.precision == made.hardware.precision == precision
 
     @pytest.mark.parametrize("device", [CPU, CUDA], ids=str)
     def test_weights_are_channels_last_in_bf16_and_for_depthwise_convolutions_on_a_cpu(
