@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,7 +27,8 @@ from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, run_so_far, stage
 from tasks.planning.parameters import ReportParameters
 from tasks.planning.result_uris import decision_as_json, report_of
-from tasks.report_page import LineageStep, Picture
+from tasks.report_page import Picture
+from tasks.report_page.lineage_diagram import LineageStep
 
 _RAW_FILES = "Raw files and SHA-256"
 
@@ -214,7 +216,7 @@ def _pictures(
 def _lineage(
     steps: Sequence[tuple[str, str, URI, Manifest | None]], raw: Manifest, target: ReportURI, decision: Decision
 ) -> Iterator[LineageStep]:
-    """Yield the steps of the lineage; `steps` are title, stage, URI and manifest of each result."""
+    """Yield the boxes of the diagram; `steps` are title, stage, URI and manifest of each result."""
     facts = tuple(
         (file["name"], f"{file['sha256']}\nfrom {redact_text(file['url'])}") for file in raw.statistics["sources"]
     )
@@ -231,15 +233,18 @@ def _lineage(
         uri=target,
         fingerprint=target.fingerprint,
         parents=("Checkpoint", "Predictions", "Evaluation"),
-        facts=(
-            ("decided", report_page.moment(decision.decided)),
-            ("decision", f"{'' if decision.promoted else 'not '}promoted"),
-        ),
+        facts=(*_dated("decided", decision.decided), ("decision", f"{'' if decision.promoted else 'not '}promoted")),
     )
 
 
+def _dated(what: str, time: datetime.datetime | None) -> Iterator[tuple[str, str]]:
+    """Yield a time that fits in a box of the diagram; nothing for none."""
+    if time:
+        yield f"{what} (UTC)", report_page.moment(time).removesuffix(" UTC")
+
+
 def _facts(uri: URI, result: Manifest) -> Iterator[tuple[str, str]]:
-    yield "created", report_page.moment(result.created)
+    yield from _dated("created", result.created)
     for split in dict.fromkeys(file.split for file in result.files if file.split):
         if rows := sum(file.rows or 0 for file in result.split(split)):
             yield f"{split} rows", f"{rows:,}"

@@ -17,7 +17,8 @@ from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
 from tasks.learning.epoch_metrics import wait_hints
 from tasks.learning.metrics import calibration_error, wilson
-from tasks.report_page import plots
+from tasks.report_page import lineage_diagram, plots
+from tasks.report_page.lineage_diagram import LineageStep
 
 _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
@@ -43,20 +44,6 @@ class Picture:
     """Id of its row: the position in the source split."""
     file: str | None = None
     """The user's file that contains it; None for a downloaded data set."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LineageStep:
-    """One step of the lineage, from the raw files, which have no stage, URI and fingerprint, to the report."""
-
-    title: str
-    stage: str = ""
-    uri: str = ""
-    fingerprint: str = ""
-    parents: tuple[str, ...] = ()
-    """Titles of the steps that it was made from."""
-    facts: tuple[tuple[str, str], ...] = ()
-    """Names and values: row counts, quarantined rows with reasons, a file's SHA-256; a value may have several lines."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,6 +143,7 @@ def render(data: ReportData) -> str:
             (row for row in data.per_class if row["support"] and row["recall"] < 1), key=lambda row: row["recall"]
         )[:3],
         metric=metric_title(METRICS[data.decision.gate["metric"]]),
+        diagram=lineage_diagram.draw(data.lineage),
         confusion=_confusion_rows(data) if as_table else None,
         confusion_png=None if as_table else plots.heat_map(data.confusion),
         pairs=_confused_pairs(data)[:10],

@@ -16,7 +16,8 @@ from tasks.comparing import data_changes
 from tasks.jobs.preprocess import near_duplicates
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import metrics, slices
-from tasks.report_page import LineageStep, Picture, ReportData, accuracy_interval, chosen_confidence, render, share
+from tasks.report_page import Picture, ReportData, accuracy_interval, chosen_confidence, render, share
+from tasks.report_page.lineage_diagram import LineageStep, draw
 
 HOSTILE = '"><script>alert(1)</script><img src="https://evil.example/x.png"> & \'$x^2$'
 DIGITS = tuple("0123456789")
@@ -277,7 +278,7 @@ def test_figures_on_the_page_are_those_given(usual: str) -> None:
         assert "{:.0f} {:,.0f} {:.4f} {:.4f} {:.4f} {:.4f}".format(row["epoch"], row["step"], *losses) in text.replace(
             " ★", ""
         )
-    assert "quarantined: 2: label out of range 1: empty" in text and "made, from: Raw dataset s3://" in text
+    assert "quarantined: 2: label out of range 1: empty" in text
     assert "95 % interval (Wilson): 0.9" in text
     for value in ("0.002", "--set epochs=5", "2.50.0", data.decision.reason, *(step.uri for step in data.lineage)):
         assert value in text
@@ -298,6 +299,16 @@ def test_confidence_of_the_sentence_reaches_its_goal_or_is_the_best_there_is(usu
 @pytest.mark.parametrize(("value", "shown"), [(1, "1.0000"), (0.999951, ">0.9999"), (0.99994, "0.9999"), (0, "0.0000")])
 def test_share_below_one_is_never_shown_as_all(value: float, shown: str) -> None:
     assert share(float(value)) == shown
+
+
+def test_lineage_draws_an_arrow_from_every_parent_and_past_the_boxes_between() -> None:
+    names = ("files", "raw", "prepared", "checkpoint", "predictions")
+    parents = ((), ("files",), ("raw",), ("prepared",), ("checkpoint", "prepared"))
+    diagram = draw([LineageStep(title=name, parents=above) for name, above in zip(names, parents, strict=True)])
+    assert sorted("H" in arrow for arrow in diagram.arrows) == [False, False, False, False, True]
+    assert diagram.label.endswith("predictions from checkpoint and prepared")
+    (box,) = draw([LineageStep(title="Raw files", facts=tuple((f"{number}.gz", "") for number in range(20)))]).boxes
+    assert [name for _, name, _ in box.lines] == ["0.gz", "1.gz", "2.gz", "3.gz", "4.gz", "and 15 more"]
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def test_lineage_has_dates_and_no_credentials_and_the_summary_shows_names_litera
     decision = decision.model_copy(update={"reason": "new class <img src=x>, gone class a|b *c*"})
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
     _, *made, report = data.lineage
-    assert [step.facts[0][0] for step in made] == ["created"] * len(made) != []
-    assert report.facts[0] == ("decided", decided.strftime("%Y-%m-%d %H:%M UTC"))
+    assert [step.facts[0][0] for step in made] == ["created (UTC)"] * len(made) != []
+    assert report.facts[0] == ("decided (UTC)", decided.strftime("%Y-%m-%d %H:%M"))
     assert (made[4].title, made[4].parents) == ("Predictions", ("Checkpoint", "Prepared dataset"))
     for shown in (str(data.lineage), str(summarize(plan, plan.files, [], decision, target))):
         assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown
