@@ -135,7 +135,7 @@ class Training:
     compile: bool = False
     """Compile the training step with torch.compile, and keep the compiled code for later runs."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
-    """Source of rows: memory, storage in each epoch, DataLoader, or Ray Data; auto: by data size."""
+    """Source of rows: memory, storage in each epoch, DataLoader, or Ray Data; auto: by data size and nodes."""
     seed: _Seed = 0
     """Seed of the initial weights, the order of batches and the augmentation."""
 

@@ -19,6 +19,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.ratios import Ratio
 
 LINES: dict[str, Callable[[Bench], Iterator[Ratio]]] = {
+    "ingest": stages.ingest,
     "training": stages.training,
     "ray-data": stages.ray_data,
     "fine-tuning": stages.fine_tuning,

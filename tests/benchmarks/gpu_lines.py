@@ -8,6 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from storage import manifest, tables
-from storage.uri import CheckpointURI, PredictionsURI
-from tasks.learning import images
+from storage.uri import URI, CheckpointURI, PredictionsURI
+from tasks.jobs import events
+from tasks.jobs.train import single_process, train_loop
+from tasks.learning import checkpoint, images, training_state
 from tasks.learning.inference import Inference
 from tasks.learning.loop import Trainer
 from tasks.learning.recipes import Recipe
@@ -165,6 +168,37 @@ def airbench(bench: Bench) -> Iterator[Measured]:
     yield judged(bench, at_least(94.0), what=what, value=right, unit="%", note="best epoch by validation loss")
 
 
+def checkpoints(bench: Bench) -> Iterator[Measured]:
+    """What a checkpoint after every epoch costs: the training thread's time, and the length of an epoch."""
+    recipe = bench.recipe(_VIT, epochs=_WARM_UP + 2 * bench.epochs)
+    trainer, attempt = bench.trainer(recipe), bench.store.fresh(URI, "runs").child("attempt-1")
+    about: dict[str, Any] = {"parameters": {}, "resolved": {}}
+    history = [trainer.run_epoch(epoch) for epoch in range(1, _WARM_UP + 1)]
+    plain = statistics.median(_seconds(trainer, range(_WARM_UP + 1, _WARM_UP + bench.epochs + 1)))
+    begun, seconds = time.perf_counter(), list[float]()
+    with ThreadPoolExecutor(1) as executor, events.redirect_lines(lambda line: None):
+        report = functools.partial(single_process.keep_newest_and_best, every=1)
+        writer = train_loop.Checkpoints(attempt, report, executor)
+        for epoch in range(_WARM_UP + bench.epochs + 1, recipe.training.epochs + 1):
+            history.append(trainer.run_epoch(epoch))
+            writer.take(history, trainer, prepared="", about=about)
+            seconds.append(time.perf_counter() - begun)
+            begun = time.perf_counter()
+        writer.finish()
+    begun = time.perf_counter()
+    snapshot = training_state.take(trainer, history, prepared="", about=about)
+    blocked = time.perf_counter() - begun
+    checkpoint.write(attempt.child("epoch-9999"), snapshot)
+    complete = time.perf_counter() - begun
+    size = training_state.size_of(trainer) / 2**20
+    yield Measured(what=f"{_VIT}: checkpoint, training is blocked", value=1e3 * blocked, unit="ms")
+    written = f"{_VIT}: checkpoint, until it is written"
+    yield Measured(what=written, value=complete, unit="s", note=f"about {size:.0f} MiB")
+    with_it = statistics.median(seconds)
+    note = f"{with_it:.3f} s and {plain:.3f} s"
+    yield Measured(what=f"{_VIT}: epoch with a checkpoint / without", value=with_it / plain, unit="", note=note)
+
+
 def prediction(bench: Bench) -> Iterator[Measured]:
     """Rows in a second: the model alone, with rows and results on the host, and the job with its files."""
     for name in (_VIT, _RESNET):
@@ -190,6 +224,7 @@ LINES: dict[str, Callable[[Bench], Iterator[Measured]]] = {
     "busy-vit": functools.partial(busy, name=_VIT),
     "busy-resnet18": functools.partial(busy, name=_RESNET),
     "airbench": airbench,
+    "checkpoints": checkpoints,
     "prediction": prediction,
 }
 

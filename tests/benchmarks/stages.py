@@ -1,4 +1,4 @@
-"""Lines 2 to 8 and 13: one stage of this project compared with the same work by hand."""
+"""Lines 1 to 8 and 13: one stage of this project compared with the same work by hand."""
 
 import contextlib
 import os
@@ -42,6 +42,17 @@ def _beside(ours: Arm, work: str, plain: Arm, other: str, *, pairs: int) -> tupl
     """Rows in a second of some work of both, in turn; the pipeline's processes stand still meanwhile."""
     ours.ask(work), plain.ask(other)
     return in_turn(rate_of(ours, work), alone(rate_of(plain, other), beside=ours.mark), pairs=pairs)
+
+
+def ingest(bench: Bench) -> Iterator[Ratio]:
+    """1: from images in memory to Parquet on the disk."""
+    times = 16
+    arguments = ["--mirror", bench.source, "--times", str(times), "--out", str(bench.fresh("ingest"))]
+    with started("ingest", *arguments) as arm:
+        arm.ask("ours"), arm.ask("plain")
+        ours, plain = in_turn(rate_of(arm, "ours"), rate_of(arm, "plain"), pairs=bench.pairs)
+        what = f"ingest, {times}x: ours / plain `pq.write_table`"
+        yield Ratio(number=1, what=what, ours=ours, other=plain, unit="rows/s", target=at_most(1.11))
 
 
 def training(bench: Bench) -> Iterator[Ratio]:

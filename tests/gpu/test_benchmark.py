@@ -1,6 +1,8 @@
 """The GPU benchmark on the CPU: each of its lines, its targets, and what it does without a GPU."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tests.benchmarks import gpu, gpu_lines
 from tests.benchmarks.gpu_bench import Bench
 from tests.benchmarks.gpu_lines import LINES, NEEDS_DATA, Measured, judged
 from tests.benchmarks.ratios import at_least, at_most
+from tests.runs import CHECKOUT
 
 SMALL = {"device": "cpu", "model": "small-cnn", "batch_size": "32", "epochs": "4", "precision": "fp32"}
 
@@ -20,7 +23,7 @@ SMALL = {"device": "cpu", "model": "small-cnn", "batch_size": "32", "epochs": "4
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """A few random images, on the CPU."""
     folder = tmp_path_factory.mktemp("bench")
-    return Bench(folder, device=torch.device("cpu"), rows=120, epochs=1, settings=SMALL)
+    return Bench(folder, device=torch.device("cpu"), rows=300, epochs=1, settings=SMALL)
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -31,6 +34,17 @@ def test_every_line_can_be_measured(bench: Bench, name: str, monkeypatch: pytest
     assert lines and len({line.what for line in lines}) == len(lines)
     assert all(line.value is None or line.value > 0 for line in lines)
     assert [line.note for line in lines if line.value is None] == ([NEEDS_DATA] if name == "airbench" else [])
+
+
+def test_jobs_are_measured_without_prefect_and_ray() -> None:
+    program = (
+        "import sys; from tests.benchmarks import gpu; code = gpu.main(sys.argv[1:]); "
+        "print({'prefect', 'ray'} & set(sys.modules)); sys.exit(code)"
+    )
+    options = ["--only", "prediction", "--rows", "300", *(f"--set={name}={value}" for name, value in SMALL.items())]
+    command = [sys.executable, "-c", program, *options]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "set()"), done.stdout + done.stderr
 
 
 def test_every_line_says_whether_its_target_is_met_and_what_failed(
@@ -57,3 +71,13 @@ def test_every_line_says_whether_its_target_is_met_and_what_failed(
 def test_without_a_gpu_it_says_so_and_measures_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main([]) == 0
     assert capsys.readouterr().out.startswith("skipped: no GPU to measure: torch ")
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [(["--rows", "60000"], "--rows must be 100 to 50000"), (["--set", "epoch=3"], "did you mean 'epochs'?")],
+)
+def test_wrong_options_are_named_before_anything_is_measured(option: list[str], says: str) -> None:
+    with pytest.raises(SystemExit, match=r"^error: ") as error:
+        gpu.main(option)
+    assert says in str(error.value)

@@ -1,11 +1,5 @@
-"""Jobs on a GPU: out of memory, several GPUs, and predicting what the CPU predicts."""
+"""Jobs on a GPU: a worker killed, out of memory, several GPUs, and predicting what the CPU predicts."""
 
-import json
-import os
-import secrets
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,46 +8,29 @@ import torch
 
 from storage import manifest, tables
 from storage.uri import DatasetURI, PredictionsURI, Root
-from tasks.jobs.events import ERROR
 from tasks.jobs.main import run_here
-from tasks.jobs.spec import PredictSpec, TrainSpec
+from tasks.jobs.spec import PredictSpec
 from tasks.learning import images, training_state
 from tasks.learning.inference import Inference
 from tasks.resources.scaling import Needs
-from tasks.runners.jobs_api import JOB_ENV
+from tests.gpu.jobs import LIMIT_S, running, to_train
 from tests.jobs import raw
-from tests.runs import CHECKOUT
 
 GPU_BYTES = 2 * 2**30
 """What a job may take; ResNet-18 with 1,400 rows at once takes more: 367 MB for the output of its first layer."""
-LIMIT_S = 480
-"""Seconds after which a job that still runs is ended."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def to_train(root: Root, prepared: DatasetURI, device: torch.device, *, name: str, **changes: Any) -> TrainSpec:
-    """The job that trains a small model on `device`, by Ray with one worker."""
-    usual = {"model": "small-cnn", "epochs": 2, "batch_size": 64, "device": device.type, "step": "auto"}
-    rows = DatasetURI(root.child(f"datasets/prepared/{prepared.name}"))
-    spec = raw.to_train(root, rows, name=name, **usual | changes)
-    return spec.model_copy(update={"workers": 1, "threads": 1, "parameters": {}, "deadline_s": LIMIT_S})
-
-
-def ended(spec: TrainSpec, **env: str) -> tuple[int, str]:
-    """Exit code and output of a job in a process of its own, with a Ray of its own."""
-    file = Path(spec.storage, f"{spec.target.name}.json")
-    file.write_text(spec.model_dump_json())
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    own = {"PYTHONPATH": str(CHECKOUT), "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "token"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tasks.jobs.train", str(file)],
-        env=plain | JOB_ENV | own | {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"} | env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    return done.returncode, done.stdout
+def test_training_whose_worker_was_killed_goes_on_in_a_new_one(
+    device: torch.device, prepared: DatasetURI, folder: Root
+) -> None:
+    spec = to_train(folder, prepared, device, name="struck", epochs=40)
+    with running(spec) as job:
+        job.trained(2)
+        job.kill_worker()
+        assert job.ended() == 0, job.output[-4000:]
+    assert "done before, resuming from its checkpoint" in job.output
+    assert [row["epoch"] for row in manifest.load(spec.target).statistics["history"]] == list(range(1, 41))
 
 
 def test_training_that_needs_too_much_memory_says_so_and_fits_in_pieces(
@@ -63,13 +40,12 @@ def test_training_that_needs_too_much_memory_says_so_and_fits_in_pieces(
     share = min(1.0, GPU_BYTES / torch.cuda.get_device_properties(gpu).total_memory)
     limit = {"PYTORCH_ALLOC_CONF": f"per_process_memory_fraction:{share:.4f}"}
     whole = to_train(folder, prepared, gpu, name="whole", **settings)
-    code, output = ended(whole, **limit)
-    (line,) = [line for line in output.splitlines() if ERROR in line]
-    error = json.loads(line.partition(ERROR)[2])
-    assert (code, error["type"], error["permanent"]) == (1, "OutOfMemoryError", True), output[-4000:]
-    assert "memory" in error["message"] and not manifest.is_committed(whole.target)
-    code, output = ended(to_train(folder, prepared, gpu, name="pieces", micro_batches=16, **settings), **limit)
-    assert code == 0, output[-4000:]
+    with running(whole, **limit) as job:
+        assert job.ended() == 1, job.output[-4000:]
+    assert (job.error["type"], job.error["permanent"]) == ("OutOfMemoryError", True), job.error
+    assert "memory" in job.error["message"] and not manifest.is_committed(whole.target)
+    with running(to_train(folder, prepared, gpu, name="pieces", micro_batches=16, **settings), **limit) as job:
+        assert job.ended() == 0, job.output[-4000:]
 
 
 def test_two_gpus_train_with_half_of_each_batch_and_learn_as_one_does(
@@ -80,8 +56,8 @@ def test_two_gpus_train_with_half_of_each_batch_and_learn_as_one_does(
     losses = []
     for workers in (1, 2):
         spec = to_train(folder, prepared, gpu, name=f"workers-{workers}", epochs=8, precision="fp32")
-        code, output = ended(spec.model_copy(update={"workers": workers}))
-        assert code == 0, output[-4000:]
+        with running(spec.model_copy(update={"workers": workers})) as job:
+            assert job.ended() == 0, job.output[-4000:]
         statistics = manifest.load(spec.target).statistics
         assert statistics["resolved"]["workers"] == workers
         losses.append(statistics["history"][-1]["validation_loss"])

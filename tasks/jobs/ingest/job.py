@@ -1,4 +1,4 @@
-"""The ingest job: survey the images if rows must be counted first, write the parts piece by piece, commit."""
+"""The ingest job: survey the source if rows must be counted first, write the parts piece by piece, commit."""
 
 import json
 import math

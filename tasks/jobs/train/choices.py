@@ -38,30 +38,33 @@ class Assignment(TypedDict):
     """True if a GPU is reserved for the worker."""
 
 
-def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int) -> str:
+def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int, has_idle_nodes: bool = False) -> str:
     """Return the loader to use; raise `ValueError` if so many `workers` cannot train."""
     store = images.store_of(prepared.columns["metadata"])
     if spec.recipe.data.store != store:
         raise ValueError(f"store must be {store}, as in {spec.source}, got {spec.recipe.data.store!r}")
-    loader = _chosen_loader(spec.recipe.training.loader, prepared)
+    loader = _chosen_loader(spec.recipe.training.loader, prepared, has_idle_nodes=has_idle_nodes)
     steps_per_epoch(spec.recipe.training.batch_size, prepared, workers=workers, loader=loader)
     if spec.recipe.resources.step == "graph":  # a recipe that asks for one asks for GPUs, too
         takes_graph(spec.recipe, device="cuda", world_size=workers, loader=loader)
     return loader
 
 
-def _chosen_loader(loader: str, prepared: Manifest) -> str:
+def _chosen_loader(loader: str, prepared: Manifest, *, has_idle_nodes: bool) -> str:
     """Return the loader to use for a recipe with `loader`.
 
-    `auto` keeps up to 2 GiB of pixels, over all ranks, in memory; workers stream larger datasets. Encoded images are
-    always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
+    `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed: by Ray Data if GPUs
+    train and other nodes have CPUs to read for them (`has_idle_nodes`), else by the workers, with the same batches.
+    Encoded images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
     """
     if loader != "auto":
         return loader
     if dataset_parts.is_encoded(prepared):
         return RAY_DATA
     num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
-    return "resident" if num_bytes <= _RESIDENT_BYTES else "streaming"
+    if num_bytes <= _RESIDENT_BYTES:
+        return "resident"
+    return RAY_DATA if has_idle_nodes else "streaming"
 
 
 def takes_graph(recipe: Recipe, *, device: str, world_size: int, loader: str) -> bool:

@@ -34,6 +34,8 @@ class SourceFile:
     """Address that is tried after all mirrors, if it is not that of a mirror and the name."""
     content_sha256: str | None = None
     """SHA-256 of the unpacked content, if the archive holds one file."""
+    shard: str = ""
+    """Name of its shard: a shard's files are read together, apart from all other shards, on any machine with room."""
 
     @property
     def stored(self) -> str:
@@ -73,8 +75,8 @@ class Source(Download):
     image_shape: tuple[int, int, int]
     """Height, width, channels; uint8."""
     read: Callable[[Path], Iterator[Split]]
-    """Function that reads the downloaded files in a folder and yields each split once. It raises `ValueError` if they
-    have unexpected content."""
+    """Function that reads the downloaded files in a folder, or those of one shard if they have shards, and yields each
+    split once. It raises `ValueError` if they have unexpected content."""
     notice: str | None = None
     """Note to show users beside every result on this source, if any."""
 
