@@ -186,7 +186,7 @@ class Preflight:
 
         model_check.check_training(self.plan)
         model = self.plan.recipe.model
-        if not self.options.check and not (self.has_work and user_code.is_reference(model)):
+        if not self.options.check and not (self.plan.needs_ray and user_code.is_reference(model)):
             return model
         description, warning = model_check.check_model(self.plan)
         if warning:
@@ -210,11 +210,6 @@ class Preflight:
         """True if the run fetches a data set or weights, if not from a folder."""
         return self.downloads or self.lacks_weights
 
-    @property
-    def has_work(self) -> bool:
-        """True if a stage that can use Ray has to run."""
-        return self.plan.needs_ray
-
 
 Check = tuple[str, str, Callable[[Preflight], str]]
 """A check's name, the names of those that must have succeeded before, and what it does."""
@@ -236,7 +231,7 @@ def check_and_plan(options: RunOptions) -> Preflight:
     """Check a request and plan it; raise `ValueError` if it is invalid."""
     request = Preflight(options)
     for name, _, check in CHECKS:
-        if name not in ("labels", "run") and (name not in ("disk", "nodes") or request.has_work):
+        if name not in ("labels", "run") and (name not in ("disk", "nodes") or request.plan.needs_ray):
             check(request)
     return request
 

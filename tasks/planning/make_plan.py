@@ -126,10 +126,9 @@ def _plan(
         kinds.PREPARED, root, name=raw.uri.name.rpartition("-")[0], parents=[raw], parameters=preprocess.values
     )
 
-    values = recipes.training_parameters(recipe) | {"workers": "auto" if workers is None else workers}
-    cores = machine.cores_asked(workers)
-    if cores:  # the number of threads changes the order of summation
-        values["cores"] = cores
+    cores = machine.cores_asked(workers)  # the number of threads changes the order of summation
+    scale = ({} if workers is None else {"workers": workers}) | ({"cores": cores} if cores else {})
+    values = recipes.training_parameters(recipe) | {"workers": "auto"} | scale
     initial = None
     if recipe.training.start.kind == "champion":
         initial = warm_start.initial_checkpoint(
@@ -219,12 +218,8 @@ def _plan(
         report=ReportParameters(
             recipe_name=recipe.name,
             data_name=data.name,
-            values=recipes.flat(recipe.to_dict())
-            | {"workers": "auto" if workers is None else workers}
-            | ({"cores": cores} if cores else {}),
-            changes=recipes.changes(recipe)
-            | ({} if workers is None else {"workers": workers})
-            | ({"cores": cores} if cores else {}),
+            values=recipes.flat(recipe.to_dict()) | {"workers": "auto"} | scale,
+            changes=recipes.changes(recipe) | scale,
             command=_command(recipe, data.uri, register_as, workers, cores),
             registered_model=registered_model,
             register_as=register_as,

@@ -50,7 +50,10 @@ def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, bes
             marker = "o" if len(epochs) <= 20 else ""
             axes.plot(epochs, values, dashes, color=colour, label=split, linewidth=1.8, marker=marker, markersize=3.5)
             ranges += [f"{split} from {values[0]:.4f} to {values[-1]:.4f}"] if values else []
-        _mark(axes, history, quantity, best_epoch)
+        for row in history:
+            if row["epoch"] == best_epoch:
+                axes.axvline(best_epoch, color=_INK, linewidth=0.8, linestyle=":")
+                _ring(axes, best_epoch, row[f"validation_{quantity}"], label=f"best epoch ({best_epoch})")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
         axes.set(xlabel="epoch", ylabel=quantity, xlim=(min(epochs, default=1) - 0.3, max(epochs, default=1) + 0.3))
         _legend(axes)
@@ -100,11 +103,8 @@ def coverage(rows: Sequence[Mapping[str, Any]], *, chosen: Mapping[str, Any]) ->
         _frame(axes)
         axes.plot(*zip(*points, strict=True), color=_ACCENT, linewidth=1.8, marker="o", markersize=2.5)
         if chosen["rows"]:
-            axes.plot(
-                [chosen["rows"] / total], [chosen["right"] / chosen["rows"]], "o", markersize=9,
-                markerfacecolor="none", markeredgecolor=_INK, markeredgewidth=1.3,
-                label=f"confidence {chosen['confidence']:.2f} and above",
-            )  # fmt: skip
+            label = f"confidence {chosen['confidence']:.2f} and above"
+            _ring(axes, chosen["rows"] / total, chosen["right"] / chosen["rows"], label=label)
             _legend(axes)
         worst = 1 - min(right for _, right in points)
         axes.set(xlim=(0, 1.03), ylim=(1 - max(1.06 * worst, 0.0108), 1 + max(0.04 * worst, 0.0004)))
@@ -166,14 +166,9 @@ def _frame(axes: "Axes") -> None:
     axes.set_axisbelow(True)
 
 
-def _mark(axes: "Axes", history: Sequence[Mapping[str, float]], quantity: str, best_epoch: int) -> None:
-    for row in history:
-        if row["epoch"] == best_epoch:
-            axes.axvline(best_epoch, color=_INK, linewidth=0.8, linestyle=":")
-            axes.plot(
-                [best_epoch], [row[f"validation_{quantity}"]], "o", markersize=9, markerfacecolor="none",
-                markeredgecolor=_INK, markeredgewidth=1.3, label=f"best epoch ({best_epoch})",
-            )  # fmt: skip
+def _ring(axes: "Axes", x: float, y: float, *, label: str) -> None:
+    style: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": _INK, "markeredgewidth": 1.3}
+    axes.plot([x], [y], "o", markersize=9, label=label, **style)
 
 
 def _legend(axes: "Axes") -> None:
