@@ -39,11 +39,11 @@ def test_planted_slice_is_named_and_no_other() -> None:
 @pytest.mark.parametrize("accuracy", [0.5, 0.9])
 def test_random_predictions_name_a_slice_in_at_most_five_percent_of_evaluations(accuracy: float) -> None:
     wrongly = 0
-    for seed in range(100):
+    for seed in range(60):
         generator = np.random.default_rng(seed)
         known, labels = facts(generator), generator.integers(0, CLASSES, ROWS)
         wrongly += bool(named(slices.find(known, labels, generator.random(ROWS) < accuracy)))
-    assert wrongly <= 5
+    assert wrongly <= 3
 
 
 def test_slice_of_a_hard_class_is_not_worse_for_that() -> None:
