@@ -84,17 +84,23 @@ def test_folders_of_one_name_are_several_data_sets_unless_their_registered_model
     check_one(known(root, "user-images"), named=True)
 
 
-@pytest.mark.parametrize(("words", "judge_only"), [([], True), (["--promote"], False)])
-def test_a_backfill_only_judges_unless_told_to_promote(
-    versions: list[DatasetURI], monkeypatch: pytest.MonkeyPatch, words: list[str], judge_only: bool
-) -> None:
+def _noted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The parameters of the flows that would start, in place of which nothing does."""
     requests: list[dict[str, Any]] = []
 
-    def note(name: str, request: dict[str, Any], **_: Any) -> int:
+    def note(_: Any, request: dict[str, Any], **__: Any) -> int:
         requests.append(request)
         return 0
 
     monkeypatch.setattr(start, "start", note)
+    return requests
+
+
+@pytest.mark.parametrize(("words", "judge_only"), [([], True), (["--promote"], False)])
+def test_a_backfill_only_judges_unless_told_to_promote(
+    versions: list[DatasetURI], monkeypatch: pytest.MonkeyPatch, words: list[str], judge_only: bool
+) -> None:
+    requests = _noted(monkeypatch)
     root = str(versions[0]).partition("/datasets")[0]
     assert app.main("backfill", words=[*words, "--storage", root, "--workers", "0"]) == 0
     assert [(request["data"], request["judge_only"]) for request in requests] == [(uri, judge_only) for uri in versions]
@@ -109,13 +115,7 @@ def test_a_backfill_of_own_images_does_the_versions_of_one_folder_each_with_the_
     listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
     for name in names:
         _own(root, name, f"/{name[:5]}", listed=listed, schema=schema, channels=3, test_fraction=0.3)
-    asked: list[dict[str, Any]] = []
-
-    def note(name: str, request: dict[str, Any], **_: Any) -> int:
-        asked.append(request)
-        return 0
-
-    monkeypatch.setattr(start, "start", note)
+    asked = _noted(monkeypatch)
     words = ["--recipe", "images-resnet18", "--storage", root, "--workers", "0"]
     assert app.main("backfill", words=[*words, "--list"]) == 0
     assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
