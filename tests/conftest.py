@@ -37,8 +37,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the whole runs in this folder: at the end one pytest worker would wait for the other's."""
-    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+    """Begin with files that take long: at the end one pytest worker would wait for the other's."""
+    long = {item.path for item in items if item.get_closest_marker("slow") or item.path.parent == Path(__file__).parent}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(scope="session", autouse=True)
