@@ -1,6 +1,7 @@
 """Request for an export, resolved and checked before anything slow starts."""
 
 import dataclasses
+import importlib.util
 from typing import Any
 
 from storage import champions, kinds, manifest
@@ -59,9 +60,6 @@ def _check_possible(checkpoint: CheckpointURI, prepared: DatasetURI, form: str) 
 
 
 def _check_onnx() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ValueError(f'--format onnx needs {error.name}: pip install "data-to-model[onnx]"') from None
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f'--format onnx needs {name}: pip install "data-to-model[onnx]"')
