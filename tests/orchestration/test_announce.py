@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from storage import commits, registry
+from storage import registry
 from storage.decision import Decision
-from storage.uri import CheckpointURI, EvaluationURI
 from tasks import promote
 from tasks.learning import recipes
 from tasks.orchestration import announce
 from tasks.planning import make_plan
 from tests.runs import await_that
+from tests.tasks import test_promote
 
 _DATA = "mnist-sample"
 
@@ -26,13 +26,7 @@ class Scene:
         self.plan = self.make(0.9)
         self.sent: list[str] = []
         self.is_reachable = True
-        evaluation = EvaluationURI(self.plan.root.child("evaluations/first-0123456789ab"))
-        statistics = {"test_accuracy": 0.95, "balanced_accuracy": 0.9, "macro_f1": 0.85, "num_rows": 100}
-        statistics |= {"test_loss": 1.0, "expected_calibration_error": 0.0}
-        commits.commit(evaluation, kind="evaluation", parents={}, parameters={}, listed=[], statistics=statistics)
-        checkpoint = CheckpointURI(self.plan.root.child("checkpoints/first-0123456789ab"))
-        commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[])
-        self.challenger: tuple[Any, Any] = (checkpoint, evaluation)
+        self.challenger: tuple[Any, Any] = test_promote.Scene(folder).model("first", 0.95)
 
     def make(self, floor: float) -> Any:
         recipe = recipes.override(recipes.load("mnist-sample-resnet18"), {"minimum": floor})
