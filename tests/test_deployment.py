@@ -24,7 +24,9 @@ def test_deploying_the_same_file_again_changes_nothing(prefect_system: PrefectSy
     before = {name: prefect_system.deployment(name)["id"] for name in prefect_system.deployments()}
     assert "the server matches prefect.yaml: cifar10/train, " in prefect_system.deploy()
     assert {name: prefect_system.deployment(name)["id"] for name in prefect_system.deployments()} == before
-    assert len(prefect_system.deployment("mnist/train")["schedules"]) == 1
+    (schedule,) = prefect_system.deployment("mnist/train")["schedules"]
+    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 3 * * *", "Europe/Berlin")
+    assert schedule["active"]
     assert received[1].count({"event": "test"}) == num_test_messages, "a webhook that is down must not stop it"
 
 
@@ -136,15 +138,14 @@ def _given_up(received: Hook, run: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "named"),
+    ("change", "named"),
     [
-        ({"tags": []}, 2, "needs the tag 'data-to-model'"),
-        ({"parameters": {"settings": {"epoch": 1}}}, 1, "'epoch' was unexpected"),
-        ({"schedules": [{"slug": "odd", "cron": "at three"}]}, 1, "at three"),
+        ({"parameters": {"settings": {"epoch": 1}}}, "'epoch' was unexpected"),
+        ({"schedules": [{"slug": "odd", "cron": "at three"}]}, "at three"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(
-    prefect_system: PrefectSystem, tmp_path: Path, change: dict[str, Any], code: int, named: str
+    prefect_system: PrefectSystem, tmp_path: Path, change: dict[str, Any], named: str
 ) -> None:
     checkout = copy_of_checkout(tmp_path / "copy")
     content = yaml.safe_load((checkout / "prefect.yaml").read_text())
@@ -153,5 +154,4 @@ def test_a_wrong_file_is_refused_by_name(
     words = [sys.executable, "-m", "flows", "deploy"]
     answer = subprocess.run(words, env=prefect_system.env, cwd=checkout, capture_output=True, text=True)
     prefect_system.deploy()
-    assert answer.returncode == code
-    assert named in answer.stderr and (code == 1 or len(answer.stderr.splitlines()) == 1)
+    assert answer.returncode == 1 and named in answer.stderr

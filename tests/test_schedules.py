@@ -23,12 +23,6 @@ from tests.runs import CHECKOUT, await_that, copy_of_checkout
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
-def test_the_schedule_is_on_the_server_with_its_time_zone(prefect_system: PrefectSystem) -> None:
-    schedule = prefect_system.deployment("mnist/train")["schedules"][0]
-    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 3 * * *", "Europe/Berlin")
-    assert schedule["active"]
-
-
 def test_missed_slots_of_a_schedule_train_once_and_runs_that_a_person_starts_meanwhile_are_queued(
     prefect_system: PrefectSystem, received: Hook
 ) -> None:

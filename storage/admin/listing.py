@@ -1,11 +1,10 @@
 """Listing of a storage root as tables: every result with its time, size, test metrics and marks; unfinished work."""
 
 import datetime
+import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
-
-from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from storage import champions, files, in_use, lease, manifest
 from storage.admin import catalog, format
@@ -20,10 +19,6 @@ _SPEC = re.compile(r"([a-z]+)-[0-9a-f]{64}\.json")
 _EPOCH = re.compile(r"attempt-\d+/epoch-(\d+)/checkpoint\.json")
 """Path of the file that is written last of an epoch's checkpoint."""
 _INTERRUPTED = "interrupted"
-
-
-class _TrainSpec(BaseModel):
-    epochs: int = Field(ge=1, validation_alias=AliasPath("recipe", "training", "epochs"))
 
 
 class Unfinished(NamedTuple):
@@ -154,14 +149,9 @@ def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collec
     waiting_or_not = "waiting" if target.name in used else _INTERRUPTED
     state = f"running on {holder.host}" if holder else waiting_or_not
     done = max((int(match[1]) for match in map(_EPOCH.fullmatch, paths) if match), default=0)
-    epochs = _epochs(folder.uri.child(specs["train"])) if "train" in specs else None
-    told = f"{done} of {epochs} epochs done" if epochs else ""
+    told = ""
+    if "train" in specs:
+        recipe = json.loads(files.read(folder.uri.child(specs["train"])))["recipe"]
+        told = f"{done} of {recipe['training']['epochs']} epochs done"
     moment = format.moment(datetime.datetime.fromtimestamp(folder.changed, datetime.UTC))
     return Unfinished(folder.changed, (state, kind.stage, told, f"last written {moment}", folder.uri))
-
-
-def _epochs(spec: URI) -> int | None:
-    try:
-        return _TrainSpec.model_validate_json(files.read(spec)).epochs
-    except (FileNotFoundError, ValidationError):
-        return None

@@ -102,10 +102,11 @@ def decide(
     registry.append(root, data, decision)
 
 
-def write_scratch(root: Root, target: URI, *, uses: Sequence[URI] = (), **spec: object) -> URI:
+def write_scratch(root: Root, target: URI, *, uses: Sequence[URI] = ()) -> URI:
     """What an ended attempt at `target` leaves: the spec of its job, a file of its own, and its lease."""
     scratch = root.child(f"runs/{target.name}")
-    files.put(scratch.child(f"train-{64 * '0'}.json"), json.dumps({"runs": scratch, **spec}).encode())
+    spec = {"runs": scratch, "recipe": {"training": {"epochs": 4}}}
+    files.put(scratch.child(f"train-{64 * '0'}.json"), json.dumps(spec).encode())
     files.put(scratch.child("attempt-1/weights"), b"weights")
     if uses:
         lease.take(root, target, owner="train-0123456789ab-1", uses=uses).release()

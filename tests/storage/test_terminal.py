@@ -30,7 +30,7 @@ def model(root: Root) -> Model:
     """The champion, and an attempt that was cut off."""
     model = results.run(root, NAME)
     results.decide(root, model)
-    results.write_scratch(root, results.place(root, "checkpoint", "cut-off"), recipe={"training": {"epochs": 4}})
+    results.write_scratch(root, results.place(root, "checkpoint", "cut-off"))
     return model
 
 
@@ -71,7 +71,7 @@ class TestUnfinishedWork:
 
     def test_training_is_at_work_while_it_holds_its_lease_and_cut_off_after(self, root: Root, ask: Ask) -> None:
         target = results.place(root, "checkpoint", "mine")
-        scratch = results.write_scratch(root, target, recipe={"training": {"epochs": 4}})
+        scratch = results.write_scratch(root, target)
         for epoch in (1, 2):
             files.put(scratch.child(f"attempt-1/epoch-{epoch:04d}/checkpoint.json"), b"{}")
         files.put(scratch.child("attempt-1/epoch-0003/weights.safetensors"), b"half of it")
