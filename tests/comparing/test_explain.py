@@ -4,7 +4,7 @@ import contextlib
 import io
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from flows.cli import app
-from storage import manifest
+from storage import kinds, manifest
 from storage.uri import URI
 from tasks.comparing import attribution
+from tasks.comparing.results import Results
 from tests.image_folder import encoded
 
 CLASSES = ("across", "down", "plain")
@@ -113,7 +114,9 @@ def test_all_arms_are_measured_on_the_rows_that_are_test_rows_of_both(
 def test_repeated_it_trains_nothing_and_reads_as_a_table(
     explained: dict[str, Any], two: tuple[str, str], place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    before = sorted((place / "root/checkpoints").iterdir())
     assert explain(place / "root", *two) == explained
+    assert sorted((place / "root/checkpoints").iterdir()) == before
     capsys.readouterr()
     assert app.main(words=["diff", *two, "--storage", str(place / "root"), "--explain"]) == 0
     text = capsys.readouterr().out
@@ -176,3 +179,46 @@ def test_parts_are_the_mean_of_both_orders_with_students_interval() -> None:
     assert parts["both"]["upper"] == pytest.approx(-0.20 + error * 2**0.5)
     same = attribution.differences({arm: np.array([0.9, 0.8]) for arm in attribution.ARMS})
     assert not any(part["is_told_apart"] for part in same.values())
+
+
+def remove_most_of_a_class(folder: Path) -> None:
+    for number in range(37):
+        (folder / f"train/down/down {number}.png").unlink()
+
+
+def relabel(folder: Path) -> None:
+    for number in range(30):
+        (folder / f"train/down/down {number}.png").rename(folder / f"train/plain/from down {number}.png")
+
+
+CAUSES: dict[str, tuple[dict[str, str], Callable[[Path], None] | None, str]] = {
+    "learning rate": ({"learning_rate": "5e-6"}, None, "recipe: learning_rate 0.002 -> 5e-06"),
+    "relabelled files": ({}, relabel, "data: 30 files relabelled: down -> plain 30"),
+    "removed examples": ({}, remove_most_of_a_class, "data: 37 files removed: down 37"),
+    "another crop": ({"crop_scale": "0.01"}, None, "recipe: crop_scale 0.3 -> 0.01"),
+}
+
+
+def accuracy_of(checkpoint: str) -> float:
+    evaluation = Results.of(URI(checkpoint)).require(kinds.EVALUATION)[1]
+    return float(evaluation.statistics["test_accuracy"])
+
+
+@pytest.mark.slow
+def test_planted_cause_is_the_only_one_named_after_real_trainings(tmp_path: Path, prefect_server: None) -> None:
+    folder, root = write_images(tmp_path / "images"), tmp_path / "root"
+    usual = {"store": "files", "crop_scale": "0.3", "max_shift": "", "epochs": "3"}
+    of_seed = {seed: accuracy_of(run(folder, root, **usual, seed=seed)) for seed in "0123"}
+    best, worst = (choose(of_seed, key=lambda seed: of_seed[seed]) for choose in (max, min))
+    usual["seed"] = best
+    good = run(folder, root, **usual)
+    causes = CAUSES | {"seed": ({"seed": worst}, None, f"recipe: seed {best} -> {worst}")}
+    for cause, (settings, change, named) in causes.items():
+        changed = shutil.copytree(folder, tmp_path / cause / "images")
+        if change:
+            change(changed)
+        document = command("diff", good, run(changed, root, **usual | settings), "--storage", str(root))
+        assert document["changes"] == [named] and document["notes"] == {}
+        accuracy = document["test_rows"]["metrics"]["test_accuracy"]
+        print(f"{cause:<17} {accuracy['a']:.4f} -> {accuracy['b']:.4f}  {document['changes']}")
+        assert accuracy["difference"] < 0

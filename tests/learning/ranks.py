@@ -14,6 +14,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from storage.uri import URI
 from tasks.learning import checkpoint, models, training_state
+from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Batch
 from tests.learning import training
 
@@ -73,6 +74,34 @@ def resume(rank: int, folder: str, world_size: int, model: str) -> None:
     found: dict[str, Any] = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
     found["dropped"] = dropped[0] if dropped else torch.empty(0)
     torch.save(found, Path(folder) / f"rank-{rank}.pt")
+    _part()
+
+
+def resume_fine_tuning(rank: int, folder: str, world_size: int) -> None:
+    """Two epochs of the head and two of everything, and again from the checkpoints of epochs 1 and 3: all weights."""
+    _meet(rank, folder, world_size=world_size)
+    digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
+    train, validation = (part(digits[split], (12 * rank, 12 * rank + 12)) for split in ("train", "test"))
+    settings: dict[str, Any] = {"model": "mobilenet-v3-small", "start": "pretrained", "batch_size": 4 * world_size}
+    recipe = training.recipe(**settings, epochs=4, freeze_epochs=2, backbone_lr_scale=0.1)
+    whole, *resumed = (training.trainer(recipe, train, validation, rank=rank) for _ in range(3))
+    about: dict[str, Any] = {"parameters": {}, "resolved": {}}
+    states = {"begin": training.weights(whole)}
+    history = list[EpochMetrics]()
+    for epoch in range(1, 5):
+        history.append(whole.run_epoch(epoch))
+        if rank == 0 and epoch in (1, 3):
+            snapshot = training_state.take(whole, history, prepared="0123456789ab", about=about)
+            checkpoint.write(URI(f"{folder}/epoch-{epoch}"), snapshot)
+        if epoch == 2:
+            states["head only"] = training.weights(whole)
+    states["whole"] = training.weights(whole)
+    for phase, after, trainer in zip(("frozen", "unfrozen"), (1, 3), resumed, strict=True):
+        training_state.restore(Path(folder, f"epoch-{after}"), trainer, prepared="0123456789ab", about=about)
+        for epoch in range(after + 1, 5):
+            trainer.run_epoch(epoch)
+        states[phase] = training.weights(trainer)
+    torch.save(states, Path(folder) / f"rank-{rank}.pt")
     _part()
 
 
