@@ -141,6 +141,7 @@ def _given_up(received: Hook, run: str) -> set[str]:
     ("change", "named"),
     [
         ({"parameters": {"settings": {"epoch": 1}}}, "'epoch' was unexpected"),
+        ({"parameters": {"recipes": "mnist"}}, "'recipes' is not one of recipe, storage, "),
         ({"schedules": [{"slug": "odd", "cron": "at three"}]}, "at three"),
     ],
 )

@@ -113,13 +113,21 @@ def _run_prefect_deploy() -> None:
 
 
 def _align(client: "SyncPrefectClient", wanted: Declared) -> None:
-    """Do what `prefect deploy` omits: delete removed deployments and schedules, reset the schedules' `active`."""
+    """Do what `prefect deploy` omits: delete removed deployments and schedules, reset the schedules' `active`.
+
+    Raises `DeployFailed` for a parameter that the flow does not have, which the server would keep.
+    """
     for deployment in deployments(client):
         entry = wanted.get((deployment.entrypoint or "", deployment.name))
         if entry is None:
             client.delete_deployment(deployment.id)
             client.delete_resource_owned_automations(f"prefect.deployment.{deployment.id}")  # its triggers
             continue
+        known = (deployment.parameter_openapi_schema or {}).get("properties", {})
+        for parameters in (deployment.parameters, *(schedule.parameters for schedule in deployment.schedules)):
+            if known and (unknown := sorted(parameters.keys() - known.keys())):
+                place = f"prefect.yaml: deployment {deployment.name!r} of {deployment.entrypoint}"
+                raise DeployFailed(f"{place}: parameters: {unknown[0]!r} is not one of {', '.join(known)}")
         active = {schedule["slug"]: schedule.get("active", True) for schedule in entry.get("schedules") or []}
         for schedule in deployment.schedules:
             if schedule.slug not in active:

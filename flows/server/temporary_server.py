@@ -31,8 +31,13 @@ uvicorn.main()
 """Server process: its arguments are those of `uvicorn`."""
 ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception): |ERROR: +\[Errno).*$", re.MULTILINE)
 """Line of a server's output that names an error: the end of a traceback, or uvicorn's own."""
+_ADVICE = {
+    "can't start new thread": "raise the number of processes that this user may start (ulimit -u)",
+    "address already in use": "another program has taken its port: run the same command again",
+}
 _NO_HOME = "Failed to create the Prefect home"
 _OTHER_HOME = "set PREFECT_HOME to another folder"
+_BUSY = "the machine may be busy: run the same command again"
 
 
 class ServerFailed(Permanent, RuntimeError):
@@ -163,8 +168,8 @@ def await_server(child: Child, url: str, *, limit_s: float = _START_LIMIT_S) -> 
             time.sleep(0.1)
     output = child.output()
     causes = ERROR.findall(output) or output.splitlines()[-1:] or ["it ended without output"]
-    cause = f"no answer within {limit_s:g} s" if child.running else causes[-1]
+    cause, usual = (f"no answer within {limit_s:g} s", _BUSY) if child.running else (causes[-1], _OTHER_HOME)
+    advice = next((advice for words, advice in _ADVICE.items() if words in output), usual)
     raise ServerFailed(
-        f"Prefect's server did not start: {cause}; run the same command again, or {_OTHER_HOME} if it cannot use this "
-        "one (PIPELINE_TRACEBACK=1 shows its output)"
+        f"Prefect's server did not start: {cause}; {advice} (PIPELINE_TRACEBACK=1 shows its output)"
     ) from RuntimeError(output)

@@ -138,10 +138,14 @@ def test_a_home_that_cannot_hold_a_database_is_refused_by_name(tmp_path: Path) -
 
 
 def test_a_server_that_does_not_start_or_is_slow_is_one_line_with_its_last_error_and_advice() -> None:
-    last = "sqlalchemy.exc.OperationalError: unable to open database file"
+    last, few = "sqlalchemy.exc.OperationalError: unable to open database file", "RuntimeError: can't start new thread"
     for program, says in (
-        (_FAILS.format(last=last), f"{last}.*set PREFECT_HOME"),
-        ("import time; time.sleep(60)", r"no answer within 0\.5 s; .*run the same command again"),
+        (_FAILS.format(last=last), f"{last}; set PREFECT_HOME"),
+        (_FAILS.format(last=few), f"{few}; .*ulimit -u"),
+        (
+            "import time; time.sleep(60)",
+            r"no answer within 0\.5 s; the machine may be busy: run the same command again",
+        ),
     ):
         child = Child([sys.executable, "-c", program], env=os.environ)
         with pytest.raises(ServerFailed, match=says) as failed:
