@@ -1,5 +1,6 @@
 """Listing of a storage root as tables: every result with its time, size, test metrics and marks; unfinished work."""
 
+import contextlib
 import datetime
 import json
 import re
@@ -149,9 +150,10 @@ def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collec
     waiting_or_not = "waiting" if target.name in used else _INTERRUPTED
     state = f"running on {holder.host}" if holder else waiting_or_not
     done = max((int(match[1]) for match in map(_EPOCH.fullmatch, paths) if match), default=0)
-    told = ""
-    if "train" in specs:
-        recipe = json.loads(files.read(folder.uri.child(specs["train"])))["recipe"]
-        told = f"{done} of {recipe['training']['epochs']} epochs done"
+    progress = ""
+    with contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile
+        if "train" in specs:
+            recipe = json.loads(files.read(folder.uri.child(specs["train"])))["recipe"]
+            progress = f"{done} of {recipe['training']['epochs']} epochs done"
     moment = format.moment(datetime.datetime.fromtimestamp(folder.changed, datetime.UTC))
-    return Unfinished(folder.changed, (state, kind.stage, told, f"last written {moment}", folder.uri))
+    return Unfinished(folder.changed, (state, kind.stage, progress, f"last written {moment}", folder.uri))

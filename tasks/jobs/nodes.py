@@ -84,7 +84,8 @@ def main() -> None:
     answers = [_answer(reference, tasks[reference]) for reference in ready]
     late = {"trouble": f"did not answer within {_LIMIT_S} s"}
     answers += [Node.model_validate(tasks[reference] | late) for reference in silent]
-    events.write_event(NODES, nodes=[answer.model_dump() for answer in answers])
+    gone = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
+    events.write_event(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
 
 
 def look(folder: str, about: dict[str, str], has_gpus: bool = False) -> str:
