@@ -18,7 +18,7 @@ from tests.runs import CHECKOUT
 _SHAPE = (128, 128, 1)
 _IDS = np.split(np.arange(24_000), 96)
 """Numbers of the rows of each part: 375 MiB of pixels, 4 a part."""
-_LIMIT_BYTES = 300 * 2**20
+_LIMIT_BYTES = 340 * 2**20
 _FEED = """
 import sys
 from functools import partial
@@ -60,7 +60,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
 
 
 def feed(kind: str, uri: DatasetURI) -> int:
-    """The exit code of one epoch in a process that is killed when it holds 300 MiB more than after its imports."""
+    """The exit code of one epoch in a process that is killed when it holds 340 MiB more than after its imports."""
     command = [sys.executable, "-c", _FEED, kind, uri]
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     with subprocess.Popen(command, cwd=CHECKOUT, env=env, stdout=subprocess.PIPE, text=True) as process:
