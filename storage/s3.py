@@ -28,6 +28,8 @@ _QUICK_TIMEOUT_S = (3, 3)
 """The same for checking that the server answers; two tries end within 10 s."""
 PIECE_BYTES = 2**24
 """Bytes of a large file that are read, held in memory and retried at a time."""
+_PART_BYTES = 2**24
+"""Bytes of a part of an upload, of which one at a time is in memory; S3 takes no fewer than 5 MiB."""
 _KEYS_PER_REQUEST = 1000
 """Maximum number of files that S3 deletes in one request."""
 _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
@@ -104,7 +106,7 @@ def replace(uri: URI, content: bytes | Path) -> None:
     if isinstance(content, bytes):
         _request("put_object", uri, Body=content)
     else:
-        with_retries(lambda: _s3fs().put_file(content, uri))
+        with_retries(lambda: _s3fs().put_file(content, uri, chunksize=_PART_BYTES, max_concurrency=1))
 
 
 def create(uri: URI, content: bytes) -> None:

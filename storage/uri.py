@@ -11,6 +11,8 @@ from pydantic_core import CoreSchema, core_schema
 
 FINGERPRINT_LENGTH = 12
 """Hexadecimal digits: 48 bits, so a collision is unlikely until one root holds millions of results."""
+_LONGEST = 1000
+"""Maximum characters of a storage root: S3 allows 1,024 including the path below it, and file systems little more."""
 ALLOWED_ROOTS = "PIPELINE_ALLOWED_ROOTS"
 """Environment variable: comma-separated folders and s3://bucket/prefix; nothing outside is read or written."""
 
@@ -120,6 +122,10 @@ def parse_root(value: str, *, option: str = "--storage") -> Root:
     """Convert a storage root that a user typed, also a relative path or `~`; raises `ValueError` naming `option`."""
     if not value:
         raise ValueError(f"{option} must be a folder or s3://bucket/prefix, got an empty value")
+    if len(value) > _LONGEST:
+        raise ValueError(
+            f"{option} must have at most {_LONGEST} characters, got {len(value)}: {redact(value)[:50]!r}..."
+        )
     if not re.match("[A-Za-z0-9+.-]*://|s3:|file:", value):
         value = os.path.abspath(os.path.expanduser(value))
     try:

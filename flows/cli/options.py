@@ -29,7 +29,7 @@ def _parse_time(text: str) -> str:
 
 def parse_csv(text: str) -> Path:
     """Return the path of a file that can be written."""
-    path = Path(text).expanduser().absolute()
+    path = Path(text).expanduser().resolve()
     if path.is_dir():
         raise typer.BadParameter(f"must be a file, got the folder {text!r}; add a name")
     if not path.parent.is_dir():

@@ -14,26 +14,36 @@ DataRows = tuple[str, pd.DataFrame, pd.DataFrame]
 
 
 def load(a: Results, b: Results) -> DataRows:
-    """Return the unit (`file` or `row`), and of either a table: split, id, file, class and digest.
+    """Return the unit (`file`, `row` or `whole file`), and of either a table: split, id, file, class and digest.
 
     Image files have their SHA-256, whatever the size to which they were scaled. Rows of Parquet and of downloaded data
-    have digests of their pixels. Raises `ValueError` if these have other shapes.
+    have digests of their pixels; if these have other shapes, whole files are compared, without classes.
     """
-    sources = [row_origins.table(*side.require(kinds.RAW)) for side in (a, b)]
+    sources = [_sources(side) for side in (a, b)]
+    shapes = {_shape(side) for side in (a, b)}
     if all(table is not None and not _is_parquet(table).any() for table in sources):
         unit, read = "file", _image_files
-    elif _shape(a) == _shape(b):
+    elif len(shapes) == 1 and None not in shapes:
         unit, read = "row", _rows
     else:
-        raise ValueError("rows of Parquet and of downloaded data are compared by their pixels, and the shapes differ")
+        unit, read = "whole file", _whole_files
     first, second = (read(side, table) for side, table in zip((a, b), sources, strict=True))
     return unit, first, second
 
 
 def _image_files(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
-    assert sources is not None
-    names = {"first_id": "id", "path": "file", "sha256": "digest"}
-    return sources[["split", *names]].rename(columns=names).merge(_labels(side), how="left", on=["split", "id"])
+    rows = _whole_files(side, sources).drop(columns="class")
+    return rows.merge(_labels(side), how="left", on=["split", "id"])
+
+
+def _whole_files(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
+    if sources is not None:
+        names = {"first_id": "id", "path": "file", "sha256": "digest"}
+        return sources[["split", *names]].rename(columns=names).assign(**{"class": ""})
+    recorded = side.manifest(kinds.RAW) or side.require(kinds.FILES)[1]
+    downloaded = [(source["name"], source["sha256"]) for source in recorded.statistics["sources"]]
+    files, digests = zip(*downloaded, strict=True)
+    return pd.DataFrame({"split": "", "id": -1, "file": files, "class": "", "digest": digests})
 
 
 def _rows(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
@@ -78,9 +88,14 @@ def _labels(side: Results) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
+def _sources(side: Results) -> pd.DataFrame | None:
+    return row_origins.table(*side.require(kinds.RAW)) if side.manifest(kinds.RAW) else None
+
+
 def _is_parquet(sources: pd.DataFrame) -> "pd.Series[bool]":
     return sources["path"].str.lower().str.endswith(".parquet")
 
 
-def _shape(side: Results) -> tuple[int, int, int]:
-    return images.shape_of(side.require(kinds.RAW)[1].columns["metadata"])
+def _shape(side: Results) -> tuple[int, int, int] | None:
+    raw = side.manifest(kinds.RAW)
+    return images.shape_of(raw.columns["metadata"]) if raw else None

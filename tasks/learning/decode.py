@@ -5,6 +5,7 @@ import dataclasses
 import io
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -22,6 +23,8 @@ _JPEG = ("JPEG", "MPO")
 _MODES = {1: "L", 3: "RGB"}
 _BITS = (8, 10, 12, 14, 16)
 """Possible bit depths of 16-bit gray images; the smallest one that holds an image's largest value is assumed."""
+_FEW_BITS = ("1", "L;2", "L;4")
+"""Pillow's names for gray of fewer than 8 bits as stored, which it scales up to 8."""
 _TRANSPARENT = "transparency"  # Pillow's key for the transparent colour or gray value
 _CAMERA_LENGTH = 60
 _JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")
@@ -150,24 +153,38 @@ def _camera(image: Image.Image) -> str:
 
 def _flat(image: Image.Image, mode: str) -> tuple[Image.Image, str]:
     """Rotate an open image by its EXIF and put it on white; return it with its `mode`, noting a choice of range."""
-    is_deep_colour = re.search("[A-Za-z]{2,};16", str(getattr(image, "tile", [])[:1]))  # Pillow drops it when it loads
-    if mode in ("F", "I"):
-        raise _unsupported("image with 32-bit or signed values: its value range is undefined")
-    if mode.startswith("I;16") and image.format == "TIFF" and image.tag_v2.get(262) == 0:  # type: ignore[attr-defined]
-        raise _unsupported("TIFF with 16 bits in which 0 is white")
+    stored = _stored(image)
+    if reason := _why_unsupported(image, mode, stored):
+        raise Unreadable(f"unsupported {reason}; save it with 8 bits per channel")
     upright = ImageOps.exif_transpose(image)
     if upright.mode == "LAB":  # Pillow converts it only to this mode
         upright = upright.convert("RGB")
     if mode.startswith("I;16"):
         upright, bits = _gray(upright)
         mode = f"{mode} ({bits} bits)"
-    elif is_deep_colour:
-        _check_range(upright)
+    elif image.format in ("PNG", "TIFF") and re.match("[A-Za-z]{2,};16", str(stored[0])):
+        _check_deep(upright)
     return _on_white(upright), mode
 
 
-def _unsupported(kind: str) -> Unreadable:
-    return Unreadable(f"unsupported {kind}; save it with 8 bits per channel")
+def _stored(image: Image.Image) -> tuple[Any, ...]:
+    """Return Pillow's name for the pixels as the file has them, which it drops when it loads them, and settings."""
+    tiles = getattr(image, "tile", None)
+    settings = tiles[0][3] if tiles else ""
+    return (settings,) if isinstance(settings, str) else tuple(settings or ("",))
+
+
+def _why_unsupported(image: Image.Image, mode: str, stored: tuple[Any, ...]) -> str | None:
+    """Return what an image is whose values cannot be read as they are meant; None if they can."""
+    if image.format == "PPM" and (mode == "I" or stored[1:2] > (255,)):
+        return "portable pixmap with more than 8 bits"
+    if mode in ("F", "I"):
+        return "image with 32-bit or signed values: its value range is undefined"
+    if mode.startswith("I;16") and image.format == "TIFF" and image.tag_v2.get(262) == 0:  # type: ignore[attr-defined]
+        return "TIFF with 16 bits in which 0 is white"
+    if image.format == "PNG" and stored[0] in _FEW_BITS and isinstance(image.info.get(_TRANSPARENT), int):
+        return "PNG with fewer than 8 bits and a transparent gray value"
+    return None
 
 
 def scaled(image_HWC: np.ndarray, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
@@ -194,11 +211,15 @@ def _gray(image: Image.Image) -> tuple[Image.Image, int]:
     return Image.fromarray(shown), bits
 
 
-def _check_range(image: Image.Image) -> None:
-    """Refuse colours of 16 bits, of which Pillow reads the upper 8, if they would appear nearly black."""
+def _check_deep(image: Image.Image) -> None:
+    if _TRANSPARENT in image.info:
+        raise Unreadable("unsupported image with 16 bits per channel and a transparent colour; save it with 8 bits")
     highest = [high for name, (_, high) in zip(image.getbands(), _extrema(image), strict=True) if name != "A"]
     if max(highest) < 2**6:
-        raise _unsupported("image with 16 bits per channel of which at most 14 are used")
+        raise Unreadable(
+            "unsupported image with 16 bits per channel of which at most 14 are used: it would appear nearly black; "
+            "save it with 8 bits"
+        )
 
 
 def _on_white(image: Image.Image) -> Image.Image:

@@ -150,11 +150,7 @@ def unreachable_message(source: Download, more: Sequence[str] = ()) -> str:
 def mirror_address(mirror: str) -> str:
     """Convert the value of `--mirror`, an http(s) address or a folder, to the address of a mirror, ending in `/`."""
     if mirror.startswith(("http://", "https://")):
-        if not is_public(mirror):
-            raise ValueError(
-                f"--mirror must be http(s)://host/path/ without credentials or query, got {redact(mirror)!r}"
-            )
-        return quote(mirror.rstrip("/"), safe="/%:@!$&()*+,;=~[]") + "/"
+        return _web_address(mirror)
     path = urllib.request.url2pathname(urlsplit(mirror).path) if mirror.startswith("file:///") else mirror
     if not path or "://" in path:
         raise ValueError(f"--mirror must be an http(s) address or a folder, got {redact(mirror)!r}")
@@ -162,6 +158,17 @@ def mirror_address(mirror: str) -> str:
     if not folder.is_dir():
         raise ValueError(f"--mirror: there is no folder {mirror!r}; choose one that contains the source's files")
     return folder.as_uri() + "/"
+
+
+def _web_address(mirror: str) -> str:
+    try:
+        parts = urlsplit(mirror)
+        usable = parts.hostname and parts.port != 0 and is_public(mirror)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError(f"--mirror must be http(s)://host/path/ without credentials or query, got {redact(mirror)!r}")
+    return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
 
 
 def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import hashlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -141,7 +142,15 @@ def _imported(content: bytes) -> set[str]:
 def _modules(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
     """Yield name and path of the module `top` in `folder`, of a package all modules."""
     package, module = folder / top, folder / f"{top}.py"
+    if any(package.glob("*.py")) and not ((package / "__init__.py").exists() or module.exists() or _is_installed(top)):
+        raise ValueError(f"{package} is imported as a package: add an empty {package}/__init__.py")
     for file in sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else [module]:
         if file.is_file():
             *parents, name = file.relative_to(folder).with_suffix("").parts
             yield ".".join(parents if name == "__init__" else [*parents, name]), file
+
+
+def _is_installed(top: str) -> bool:
+    """Return whether Python itself finds a module called `top`, other than a folder without `__init__.py`."""
+    spec = importlib.util.find_spec(top)
+    return spec is not None and spec.origin is not None

@@ -30,9 +30,11 @@ Point = tuple[float, float]
 
 
 def write(root: Root) -> URI:
-    """Write the page in one step and return its URI."""
-    page = root.child(NAME)
-    files.put(page, render(root))
+    """Write the page in one step and return its URI; of runs that end at once, the last writer's page has them all."""
+    page, written = root.child(NAME), None
+    while written != (reports := files.children(root.child(REPORT.folder))):
+        files.put(page, render(root))
+        written = reports
     return page
 
 

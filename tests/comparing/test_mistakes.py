@@ -65,7 +65,7 @@ def test_copies_are_the_files_themselves_or_else_the_stored_pixels(folder: Path,
     gone = folder / "photos/test/pears/photo 0.png"
     gone.unlink()
     try:
-        words = ("--copy-to", str(tmp_path / "look"), "--csv", str(tmp_path / "wrong.csv"))
+        words = ("--copy-to", str(tmp_path / "look"), "--csv", str(tmp_path / "../" / tmp_path.name / "wrong.csv"))
         assert mistakes(folder, checkpoint_of(folder), *words) == 0
         assert mistakes(folder, checkpoint_of(folder), *words) == 2
     finally:

@@ -44,15 +44,19 @@ def gray(most: int) -> np.ndarray:
     return (_REPEATED * most).astype(np.uint16)
 
 
-def png(numbers: np.ndarray, *, color: int, transparent: tuple[int, ...] = ()) -> bytes:
-    """A PNG of 16 bits, of kinds that Pillow does not write: PNG's type of `color`, and the transparent numbers."""
+def png(numbers: np.ndarray, *, color: int, bits: int = 16, transparent: tuple[int, ...] = ()) -> bytes:
+    """A PNG of kinds that Pillow does not write: PNG's type of `color`, and the numbers that are transparent."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
     height, width = numbers.shape[:2]
-    lines = [b"\0" + row.astype(">u2").tobytes() for row in numbers]
-    header = struct.pack(">IIBBBBB", width, height, 16, color, 0, 0, 0)
+    if bits == 16:
+        lines = [b"\0" + row.astype(">u2").tobytes() for row in numbers]
+    else:
+        bit = (numbers[..., None] >> np.arange(bits - 1, -1, -1)) & 1
+        lines = [b"\0" + np.packbits(row.reshape(-1)).tobytes() for row in bit]
+    header = struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0)
     chunks = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(b"".join(lines))), chunk(b"IEND", b"")]
     if transparent:
         chunks.insert(1, chunk(b"tRNS", struct.pack(f">{len(transparent)}H", *transparent)))
@@ -94,7 +98,12 @@ def test_colours_of_16_bits_that_use_fewer_are_refused_since_only_the_upper_ones
 UNSUPPORTED = {
     "32-bit or signed": saved(Image.fromarray(np.ones((8, 8), np.float32)), "TIFF"),
     "signed values": saved(Image.fromarray(gray(255)), "TIFF", tiffinfo={339: 2}),
-    "value range is undefined": b"P5 8 8 4095\n" + gray(4095).astype(">u2").tobytes(),
+    "value range is undefined": saved(Image.fromarray(np.full((8, 8), 255, np.int32)), "TIFF"),
+    "portable pixmap with more than 8 bits": b"P5 8 8 4095\n" + gray(4095).astype(">u2").tobytes(),
+    "portable pixmap": b"P6 8 8 65535\n" + np.repeat(gray(4095).astype(">u2")[..., None], 3, axis=2).tobytes(),
+    "PNG with fewer than 8 bits and a transparent": png(
+        (gray(1) > 0).astype(np.uint16), color=0, bits=1, transparent=(1,)
+    ),
     "TIFF with 16 bits in which 0 is white": saved(Image.fromarray(gray(65535)), "TIFF", tiffinfo={262: 0}),
 }
 

@@ -107,6 +107,14 @@ def test_modules_beside_the_recipe_are_part_of_the_model_and_each_version_keeps_
     assert not {"sizes", "layers", "plain", "plain.deep"} & set(sys.modules) and not list(folder.rglob("*.pyc"))
 
 
+def test_package_without_init_is_refused_since_its_code_would_not_count(file: Path) -> None:
+    (file.parent / "parts").mkdir()
+    (file.parent / "parts/sizes.py").write_text("OUT = 2\n")
+    file.write_text(f"from parts import sizes\n{RECIPE}")
+    with pytest.raises(ValueError, match="parts is imported as a package: add an empty .*/parts/__init__.py"):
+        recipes.load(f"{file}:recipe")
+
+
 @pytest.mark.parametrize("shipped", [False, True])
 def test_another_process_finds_the_modules_too_and_refuses_other_ones(tmp_path: Path, shipped: bool) -> None:
     (tmp_path / "sizes.py").write_text("OUT = 2\n")

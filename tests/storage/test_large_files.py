@@ -81,10 +81,10 @@ def test_a_file_that_is_overwritten_while_it_is_read_is_refused(s3: Server, tmp_
 
 
 def test_large_local_file_is_sent_in_parts(s3: Server, tmp_path: Path) -> None:
-    uri, path, size = URI(f"s3://{s3.bucket}/in-parts"), tmp_path / "zeros", 101 * 2**20
+    uri, path, size = URI(f"s3://{s3.bucket}/in-parts"), tmp_path / "zeros", 33 * 2**20
     with path.open("wb") as file:
         file.truncate(size)
     files.put(uri, path)
     etag = files.entry(uri).etag
-    assert etag and etag.endswith("-3"), "three parts of at most 50 MiB"
+    assert etag and etag.endswith("-3"), "three parts of at most 16 MiB"
     assert files.entry(uri).size == size

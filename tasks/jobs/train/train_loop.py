@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) -> None:
     """Train `spec.recipe` on `prepared` to its last epoch, starting from the newest complete checkpoint, if any."""
-    with compiled_code(spec.recipe):
+    with compiled_code(spec.recipe, root=spec.storage):
         _train(spec, prepared, attempt, here)
 
 
