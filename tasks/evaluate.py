@@ -44,11 +44,11 @@ def write_evaluation(
     Compares classes by name. Classes that only the model knows come after those of the rows. Predicting one counts as
     wrong, as does every prediction for a row whose class the model does not know.
     """
-    made = manifest.load(predictions)
-    dataset = DatasetURI(made.parent("dataset", of=predictions))
+    predicted = manifest.load(predictions)
+    dataset = DatasetURI(predicted.parent("dataset", of=predictions))
     rows = tables.read_split(predictions, "test").to_pandas()
     _check_rows(predictions, rows, tables.read_split(dataset, "test", columns=["id", "label"]).to_pandas())
-    known = known_classes(predictions, made)
+    known = known_classes(predictions, predicted)
     there = images.classes_of(manifest.load(dataset).columns["metadata"])
     new, gone = ([name for name in some if name not in others] for some, others in ((there, known), (known, there)))
     classes = [*there, *gone]
@@ -68,20 +68,20 @@ def write_evaluation(
         "slices": slices.find(row_facts.of_test_rows(dataset, ids, names), labels, is_right),
         "worst": metrics.worst(ids, labels, answers, confidence, count=40),
     }
-    if (temperature := made.statistics["temperature"]) != 1:
+    if (temperature := predicted.statistics["temperature"]) != 1:
         before = metrics.before_temperature(probabilities, temperature).max(1)
         content["uncalibrated"] = metrics.calibration(is_right, before)
     commits.commit(
         target,
         kind="evaluation",
-        parents={"predictions": made.as_parent(predictions)},
+        parents={"predictions": predicted.as_parent(predictions)},
         expected=expected,
         parameters={},
         listed=[
             commits.write_file(target, f"{name}.json", json.dumps(value, indent=1).encode(), fixed_name=True)
             for name, value in content.items()
         ],
-        statistics={**summary, "notice": made.statistics.get("notice")}
+        statistics={**summary, "notice": predicted.statistics.get("notice")}
         | ({"worse_slices": slices.worse(compared)} if (compared := content["slices"]["slices"]) else {})
         | ({"classes": {"new": new, "gone": gone}} if new or gone else {}),
     )
@@ -89,20 +89,20 @@ def write_evaluation(
 
 def read_evaluation(uri: EvaluationURI) -> dict[str, Any]:
     """Read the files of an evaluation by name (`metrics`, ...) and verify their checksums."""
-    listed = manifest.load(uri).files
-    return {re.split(r"[-.]", file.path)[0]: json.loads(manifest.read_file(uri, file)) for file in listed}
+    entries = manifest.load(uri).files
+    return {re.split(r"[-.]", file.path)[0]: json.loads(manifest.read_file(uri, file)) for file in entries}
 
 
 def _check_rows(uri: PredictionsURI, rows: pd.DataFrame, expected: pd.DataFrame) -> None:
-    found, wanted = rows.sort_values("id"), expected.sort_values("id")
-    if not np.array_equal(found["id"].to_numpy(), wanted["id"].to_numpy()):
+    predicted, wanted = rows.sort_values("id"), expected.sort_values("id")
+    if not np.array_equal(predicted["id"].to_numpy(), wanted["id"].to_numpy()):
         doubled = int(rows["id"].duplicated().sum())
         missing = len(set(expected["id"]) - set(rows["id"]))
         raise WrongRows(
             f"{uri} has {len(rows)} predictions for {len(expected)} test rows: {missing} are missing and {doubled} are "
             "duplicates; delete it and run again"
         )
-    if found["prediction"].isna().any():
+    if predicted["prediction"].isna().any():
         raise WrongRows(f"{uri} has rows without a predicted class; evaluate predictions without --min-confidence")
-    if not np.array_equal(found["label"].to_numpy(), wanted["label"].to_numpy()):
+    if not np.array_equal(predicted["label"].to_numpy(), wanted["label"].to_numpy()):
         raise WrongRows(f"{uri} has other labels than the test rows; delete it and run again")

@@ -20,14 +20,14 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     Columns: `file` and `row` (of Parquet), or the `id` of downloaded data; `split`, if there are several; `label`,
     where known, and `class`, by name; `probability` of that class; and `reason`, if there is no class.
     """
-    made = manifest.load(uri)
-    dataset = DatasetURI(made.parent("dataset", of=uri))
+    predictions = manifest.load(uri)
+    dataset = DatasetURI(predictions.parent("dataset", of=uri))
     sources = row_origins.table_of(dataset)
     labels = images.classes_of(manifest.load(dataset).columns["metadata"])
     reasons = {} if sources is None else dict(zip(sources["path"], sources["problem"], strict=True))
     has_rows = any(name.lower().endswith(".parquet") for name in reasons)
     place = ["id"] if sources is None else ["file", "row"] if has_rows else ["file"]
-    parts, minimum = [part for part in made.files if part.rows], made.parameters.get("min_confidence")
+    parts, minimum = [part for part in predictions.files if part.rows], predictions.parameters.get("min_confidence")
     split = ["split"] * (len({part.split for part in parts}) > 1)
     rows = (row for part in parts for row in _rows(uri, part, labels, reasons, minimum))
     write_rows(path, [*place, *split, "label", "class", "probability", "reason"], rows)

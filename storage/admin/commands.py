@@ -134,8 +134,8 @@ def show(uri: Result, *, as_json: Json = False) -> int:
     Example:
       data-to-model show data/evaluations/mnist-resnet18-ea7059670cc6
     """
-    folder, found = committed_result(uri)
-    show_lines([found.to_json().decode().rstrip()] if as_json else format.page(folder, found))
+    folder, result = committed_result(uri)
+    show_lines([result.to_json().decode().rstrip()] if as_json else format.page(folder, result))
     return 0
 
 

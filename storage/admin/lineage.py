@@ -50,7 +50,7 @@ def _wrong(folder: Folder) -> str:
     more = f", and {len(wrong) - 1} more files" if len(wrong) > 1 else ""
     if wrong:
         return f"DAMAGED: {wrong[0]}{more}"
-    return next((f"PARENT CHANGED: {told}" for told in verify.of_parents(folder)), "")
+    return next((f"PARENT CHANGED: {problem}" for problem in verify.of_parents(folder)), "")
 
 
 def _mixed(folder: Folder) -> str:

@@ -39,9 +39,9 @@ def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[d
     folder).
     """
     needed = {*kinds, *(other for kind in kinds for other in KINDS[kind].accuracy_from)}
-    found = catalog.read_folders(catalog.list_folders(root, needed))
-    scores = test_metrics(found)
-    folders = sorted((folder for folder in found if folder.kind in kinds), key=lambda folder: folder.created)
+    results = catalog.read_folders(catalog.list_folders(root, needed))
+    scores = test_metrics(results)
+    folders = sorted((folder for folder in results if folder.kind in kinds), key=lambda folder: folder.created)
     names = {champion.name for champion in champions}
     return catalog.map_in_threads(lambda folder: _document(root, folder, names, scores.get(folder.uri, {})), folders)
 
@@ -52,20 +52,20 @@ def test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
     A model's metrics are those on the test rows of its own training data, even if it was also evaluated on other rows.
     """
     known = {folder.uri: folder for folder in folders}
-    found: dict[URI, dict[str, float]] = {}
+    metrics: dict[URI, dict[str, float]] = {}
     for folder in folders:
         if folder.kind in ("evaluation", "export") and folder.manifest:
             statistics = folder.manifest.statistics
-            found[folder.uri] = {name: statistics[name] for name in METRICS.values() if name in statistics}
+            metrics[folder.uri] = {name: statistics[name] for name in METRICS.values() if name in statistics}
             if predictions := folder.parents.get("predictions"):
-                found[predictions] = found[folder.uri]
+                metrics[predictions] = metrics[folder.uri]
     for uri, folder in known.items():
-        if folder.parents.get("evaluation") in found:
-            found[uri] = found[folder.parents["evaluation"]]
-        model = known.get(folder.parents["checkpoint"]) if folder.kind == "predictions" and uri in found else None
+        if folder.parents.get("evaluation") in metrics:
+            metrics[uri] = metrics[folder.parents["evaluation"]]
+        model = known.get(folder.parents["checkpoint"]) if folder.kind == "predictions" and uri in metrics else None
         if model and folder.parents.get("dataset") == model.parents.get("prepared"):
-            found[model.uri] = found[uri]
-    return found
+            metrics[model.uri] = metrics[uri]
+    return metrics
 
 
 def lines(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -100,7 +100,7 @@ def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]
 
 
 def _document(root: Root, folder: Folder, champions: Collection[str], scores: dict[str, float]) -> dict[str, Any]:
-    made = folder.manifest
+    result = folder.manifest
     marks = {
         "champion": folder.kind == "checkpoint" and folder.uri.name in champions,
         "leased": lease.holder(root, folder.uri) is not None,
@@ -111,9 +111,9 @@ def _document(root: Root, folder: Folder, champions: Collection[str], scores: di
         "kind": folder.kind,
         "uri": folder.uri,
         "created": folder.created.isoformat(timespec="seconds"),
-        "rows": made.rows if made and made.rows else None,
-        "bytes": sum(file.size for file in made.files) if made else folder.size,
-        "files": len(made.files if made else folder.entries),
+        "rows": result.rows if result and result.rows else None,
+        "bytes": sum(file.size for file in result.files) if result else folder.size,
+        "files": len(result.files if result else folder.entries),
         **{name: scores.get(name) for name in METRICS.values()},
         "marks": [mark for mark, holds in marks.items() if holds],
     }
@@ -123,8 +123,8 @@ def unfinished(root: Root, kinds: Collection[str]) -> list[Unfinished]:
     """Return the unfinished results of `kinds`, the latest last."""
     used = {uri.name for uri in in_use.used(root)}
     folders = catalog.read_folders(catalog.list_folders(root, [SCRATCH]))
-    found = catalog.map_in_threads(lambda folder: _unfinished(root, folder, used, kinds), folders)
-    return sorted(filter(None, found))
+    rows = catalog.map_in_threads(lambda folder: _unfinished(root, folder, used, kinds), folders)
+    return sorted(filter(None, rows))
 
 
 def unfinished_lines(unfinished: Sequence[Unfinished]) -> Iterator[str]:

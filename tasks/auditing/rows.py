@@ -108,9 +108,9 @@ def find_suspects(folds: Sequence[Fold]) -> pa.Table:
     )
     columns = ("likely", "probability", "given", "probability_given", "probability_wrong", "sure")
     suspects["why"] = [
-        f"{likely} {probability:.3f}, {given} {own:.3f}"
+        f"{likely} {probability:.3f}, {of_label} {own:.3f}"
         + (f"; the label is wrong with a probability of {wrong:.3f}" if sure else "")
-        for likely, probability, given, own, wrong, sure in zip(*(suspects[name] for name in columns), strict=True)
+        for likely, probability, of_label, own, wrong, sure in zip(*(suspects[name] for name in columns), strict=True)
     ]
     return pa.Table.from_pandas(suspects, schema=SCHEMA, preserve_index=False).replace_schema_metadata(None)
 
@@ -127,13 +127,13 @@ def _worst(fold: Fold, number: int, noise: LabelNoise, *, count: int) -> pd.Data
     frames, first = [], fold.first
     for labels, predicted in fold.batches():
         probabilities, everyone = noise.tempered(predicted), np.arange(len(labels))
-        given = probabilities[everyone, labels]
+        of_label = probabilities[everyone, labels]
         probabilities[everyone, labels] = -1
-        likely, wrong = probabilities.argmax(1), noise.wrong(given, num_classes=len(fold.classes))
-        some = np.argsort(given, kind="stable")[:count]
+        likely, wrong = probabilities.argmax(1), noise.wrong(of_label, num_classes=len(fold.classes))
+        some = np.argsort(of_label, kind="stable")[:count]
         values: dict[str, Any] = {"fold": number, "position": first + some, "given": labels[some]}
         values |= {"likely": likely[some], "probability": probabilities[some, likely[some]]}
-        frames.append(pd.DataFrame(values | {"probability_given": given[some], "probability_wrong": wrong[some]}))
+        frames.append(pd.DataFrame(values | {"probability_given": of_label[some], "probability_wrong": wrong[some]}))
         first += len(labels)
     return pd.concat(frames).nsmallest(count, "probability_given")
 

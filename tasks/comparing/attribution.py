@@ -86,7 +86,7 @@ def resolve(root: Root, a: Results, b: Results, *, seeds: int) -> Request:
         raise ValueError(
             "--explain: A and B have different classes; compare runs with the same ones, or omit --explain"
         )
-    asked = None if workers["a"] == "auto" else int(workers["a"])
+    num_workers = None if workers["a"] == "auto" else int(workers["a"])
 
     def plan(arm: Arm, seed: int) -> Plan:
         data, recipe = (chosen[name] for name in arm)
@@ -94,7 +94,7 @@ def resolve(root: Root, a: Results, b: Results, *, seeds: int) -> Request:
         try:
             combined = dataclasses.replace(recipe, data=data.data, training=training)
             planned = make_plan(
-                storage=root, recipe=combined, workers=asked, data=raws[arm[0]], registered_model="explain"
+                storage=root, recipe=combined, workers=num_workers, data=raws[arm[0]], registered_model="explain"
             )
             model_check.check_training(planned)
         except ValueError as error:
@@ -123,7 +123,7 @@ def resolve(root: Root, a: Results, b: Results, *, seeds: int) -> Request:
     arms = {arm: (first[arm], *(plan(arm, seed) for seed in range(1, seeds))) for arm in ARMS}
     plans = [plan for plans in zip(*arms.values(), strict=True) for plan in plans]
     missing = [plan for plan in plans if not _is_measured(plan)]
-    return Request(root=root, a=a, b=b, arms=arms, missing=missing, pairs=pairs, workers=asked)
+    return Request(root=root, a=a, b=b, arms=arms, missing=missing, pairs=pairs, workers=num_workers)
 
 
 def _is_measured(plan: Plan) -> bool:

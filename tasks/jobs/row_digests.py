@@ -33,7 +33,7 @@ def write(uri: DatasetURI, rows: pd.DataFrame, digests: bytes) -> File:
 
 def read(uri: DatasetURI) -> pa.Table:
     """Read split, id and digest of every row; raise `FileNotFoundError` if the dataset or its digests do not exist."""
-    listed = [file for file in manifest.load(uri).files if file.path.startswith(f"{_NAME}-")]
-    if not listed:
+    parts = [file for file in manifest.load(uri).files if file.path.startswith(f"{_NAME}-")]
+    if not parts:
         raise FileNotFoundError(f"{uri} has no digests of its images")
-    return tables.read_part(uri, listed[0], schema=tables.describe(SCHEMA)["columns"])
+    return tables.read_part(uri, parts[0], schema=tables.describe(SCHEMA)["columns"])

@@ -29,15 +29,15 @@ SCHEMA = pa.schema(
 
 def table(uri: DatasetURI, raw: Manifest) -> pd.DataFrame | None:
     """Load a raw dataset's table of source files; None for a downloaded dataset."""
-    listed = [file for file in raw.files if file.path.startswith(f"{NAME}-")]
+    parts = [file for file in raw.files if file.path.startswith(f"{NAME}-")]
     columns = tables.describe(SCHEMA)["columns"]
-    return tables.read_part(uri, listed[0], schema=columns).to_pandas() if listed else None
+    return tables.read_part(uri, parts[0], schema=columns).to_pandas() if parts else None
 
 
 def find(sources: pd.DataFrame, split: str, rows: Sequence[int] | np.ndarray | pd.Series) -> pd.DataFrame:
     """Return the entry of `sources` for each row in `rows` of a raw dataset's `split`."""
-    here = sources[sources["split"] == split]
-    return pd.DataFrame(here.iloc[np.searchsorted(here["first_id"], rows, side="right") - 1])
+    in_split = sources[sources["split"] == split]
+    return pd.DataFrame(in_split.iloc[np.searchsorted(in_split["first_id"], rows, side="right") - 1])
 
 
 def table_of(uri: DatasetURI) -> pd.DataFrame | None:
@@ -67,7 +67,7 @@ def files_of(sources: pd.DataFrame, split: str, ids: Sequence[int]) -> tuple[lis
 
     Train and validation both have ids of the raw dataset's train.
     """
-    found = find(sources, "train" if split == "validation" else split, ids)
-    rows = (np.asarray(ids) - found["first_id"].to_numpy()).tolist()
-    paths = found["path"].tolist()
+    origins = find(sources, "train" if split == "validation" else split, ids)
+    rows = (np.asarray(ids) - origins["first_id"].to_numpy()).tolist()
+    paths = origins["path"].tolist()
     return paths, [row if path.lower().endswith(".parquet") else None for path, row in zip(paths, rows, strict=True)]

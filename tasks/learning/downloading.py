@@ -124,10 +124,10 @@ def unpack(file: SourceFile, folder: Path) -> Path:
         raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
     if file.content_sha256:
         with path.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        if found != file.content_sha256:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        if digest != file.content_sha256:
             path.unlink()
-            raise WrongChecksum(f"{path.name} has the wrong sha256: expected {file.content_sha256}, found {found}")
+            raise WrongChecksum(f"{path.name} has the wrong sha256: expected {file.content_sha256}, found {digest}")
     return path
 
 
@@ -191,10 +191,10 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
             with contextlib.suppress(RuntimeError):
                 download_url(url, str(folder), filename=file.name, md5=file.md5 or None)
     for algorithm, expected in (("md5", file.md5), ("sha256", file.sha256)):
-        found = _digest(path, algorithm)
-        if not found.startswith(expected):
+        digest = _digest(path, algorithm)
+        if not digest.startswith(expected):
             path.unlink(missing_ok=True)
-            raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {found}")
+            raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {digest}")
     if not (file.md5 or file.sha256) and path.suffix == ".safetensors":
         _check_complete(path, url)
 

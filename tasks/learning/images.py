@@ -84,8 +84,8 @@ def _decoded(column: pa.ChunkedArray, shape: Sequence[int]) -> np.ndarray:
     pixels = np.zeros((len(column), *shape), np.uint8)
     for number, content in enumerate(column):
         if content.is_valid:
-            found = decode.decoded(content.as_py(), height, channels)
-            pixels[number] = np.frombuffer(found.pixels, np.uint8).reshape(shape)
+            picture = decode.decoded(content.as_py(), height, channels)
+            pixels[number] = np.frombuffer(picture.pixels, np.uint8).reshape(shape)
     pixels.flags.writeable = False
     return pixels
 

@@ -11,9 +11,9 @@ _CALIBRATION_BINS = 15  # number of bins as in Guo et al. 2017, On Calibration o
 
 def in_order(probabilities: np.ndarray, known: Sequence[str], classes: Sequence[str]) -> np.ndarray:
     """Reorder probabilities (N, known) to the columns `classes`, with 0 for classes that the model does not know."""
-    found = np.zeros((len(probabilities), len(classes)), probabilities.dtype)
-    found[:, [classes.index(name) for name in known]] = probabilities
-    return found
+    ordered = np.zeros((len(probabilities), len(classes)), probabilities.dtype)
+    ordered[:, [classes.index(name) for name in known]] = probabilities
+    return ordered
 
 
 def summary(labels: np.ndarray, predictions: np.ndarray, probabilities: np.ndarray) -> dict[str, float | int]:
@@ -82,11 +82,11 @@ def calibration(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, 
         {
             "lower": float(edges[i]),
             "upper": float(edges[i + 1]),
-            "count": int(here.sum()),
-            "confidence": float(confidence[here].mean()) if here.any() else 0.0,
-            "accuracy": float(is_right[here].mean()) if here.any() else 0.0,
+            "count": int(in_bin.sum()),
+            "confidence": float(confidence[in_bin].mean()) if in_bin.any() else 0.0,
+            "accuracy": float(is_right[in_bin].mean()) if in_bin.any() else 0.0,
         }
-        for i, here in enumerate(index == i for i in range(_CALIBRATION_BINS))
+        for i, in_bin in enumerate(index == i for i in range(_CALIBRATION_BINS))
     ]
 
 

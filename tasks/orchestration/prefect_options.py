@@ -65,8 +65,8 @@ def name_run(parameters: Mapping[str, Any]) -> str:
 
 def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recipe's main and changed fields; for a recipe from the user's own file, only the changed ones."""
-    name, given = parameters["recipe"], parameters.get("settings")
-    changed = dict(given) if isinstance(given, Mapping) else {}
+    name, settings = parameters["recipe"], parameters.get("settings")
+    changed = dict(settings) if isinstance(settings, Mapping) else {}
     if name in recipes.known():
         with contextlib.suppress(ValueError):  # the flow reports it
             fields = recipes.flat(recipes.load(name).to_dict())

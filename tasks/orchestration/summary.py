@@ -50,7 +50,7 @@ def summarize(
         "test_accuracy_interval": interval,
         "promoted": decision.promoted,
         "reason": decision.reason,
-        "differences": {role: found.model_dump() for role, found in decision.differences.items()},
+        "differences": {role: difference.model_dump() for role, difference in decision.differences.items()},
         "registered_model": plan.registered_model,
         "champion": decision.champion,
         "stages": _stages_as_dicts(stages),

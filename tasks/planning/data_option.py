@@ -46,16 +46,16 @@ def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tupl
     """Load the manifest of `uri`; raise `ValueError` naming `option` if no result of these kinds is committed there."""
     try:
         access.check_readable(uri, option=option)
-        made = manifest.load(uri)
+        dataset = manifest.load(uri)
     except FileNotFoundError:
         raise ValueError(f"{option}: nothing is committed at {uri}; use a URI that a run printed") from None
     except manifest.Damaged as error:
         raise ValueError(f"{option}: {error}") from None
     if not re.search(r"-[0-9a-f]{12}$", uri.name):  # later results are found by their parents' fingerprints
         raise ValueError(f"{option}: the name must end in '-' and a 12-digit hexadecimal fingerprint, got {uri}")
-    if made.kind not in kinds:
-        raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {made.kind}")
-    return made
+    if dataset.kind not in kinds:
+        raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {dataset.kind}")
+    return dataset
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -114,14 +114,14 @@ def _model(root: Root, model: str, data: DatasetURI) -> CheckpointURI:
 
 def _registered_model(root: Root, dataset: DatasetURI) -> str:
     """Return the registered model of `dataset`; raise `ValueError` if it is unknown."""
-    made = manifest.load(dataset)
-    if "raw" in made.parents:
-        raw = DatasetURI(made.parent("raw", of=dataset))
-        made = check_committed("--data: its source", raw, kinds=("raw",))
-    if "classes" in made.parameters:
-        return _model_of_folder(root, URI(made.statistics["sources"][0]["url"]))[0]
+    recorded = manifest.load(dataset)
+    if "raw" in recorded.parents:
+        raw = DatasetURI(recorded.parent("raw", of=dataset))
+        recorded = check_committed("--data: its source", raw, kinds=("raw",))
+    if "classes" in recorded.parameters:
+        return _model_of_folder(root, URI(recorded.statistics["sources"][0]["url"]))[0]
     try:
-        return champions.default_of_raw(made)
+        return champions.default_of_raw(recorded)
     except ValueError as error:
         raise ValueError(f"--data: {dataset} {error}; use --model champion:NAME") from None
 

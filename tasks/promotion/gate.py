@@ -30,10 +30,10 @@ def settings_of(recipe: Recipe, *, judge_only: bool, is_user_images: bool) -> Ga
 
     A model of the user's own data (`is_user_images`) must beat always predicting the largest class.
     """
-    found: Gate = gate_settings(recipe)
+    gate: Gate = gate_settings(recipe)
     if is_user_images:
-        found["above_largest_class"] = True
-    return found | ({"judge_only": True} if judge_only else {})
+        gate["above_largest_class"] = True
+    return gate | ({"judge_only": True} if judge_only else {})
 
 
 def rivals_of(checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: Gate) -> dict[str, CheckpointURI]:

@@ -38,9 +38,9 @@ def find(test: Answers | None, models: Mapping[str, CheckpointURI]) -> SeenRows:
     is_seen, by, unknown = np.zeros(len(rows), bool), [], ""
     for name, model in models.items():
         digests, missing = _seen_by(model)
-        here = pc.is_in(rows["digest"], value_set=digests).to_numpy()
-        is_seen |= here
-        by += [f"{here.sum():,} of {name}"] if here.any() else []
+        seen = pc.is_in(rows["digest"], value_set=digests).to_numpy()
+        is_seen |= seen
+        by += [f"{seen.sum():,} of {name}"] if seen.any() else []
         unknown += f"; whether {name} was trained on test rows could not be checked: {missing}" if missing else ""
     lost = sorted(set(test.labels.tolist()) - set(test.labels[~is_seen].tolist()))
     excluded = f"; {is_seen.sum():,} of {len(rows):,} test rows excluded, as they were training or validation rows: "
@@ -70,9 +70,9 @@ def _datasets(model: URI) -> Iterator[DatasetURI]:
     datasets: set[DatasetURI] = set()
     initial: URI | None = model
     while initial is not None:
-        checkpoint, made = initial, manifest.load(initial)
-        dataset = DatasetURI(made.parent("prepared", of=checkpoint))
+        checkpoint, trained = initial, manifest.load(initial)
+        dataset = DatasetURI(trained.parent("prepared", of=checkpoint))
         if dataset not in datasets:
             datasets.add(dataset)
             yield dataset
-        initial = made.parent("initial", of=checkpoint) if "initial" in made.parents else None
+        initial = trained.parent("initial", of=checkpoint) if "initial" in trained.parents else None

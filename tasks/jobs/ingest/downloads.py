@@ -37,7 +37,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     """Assign to each shard, for each split, the id of its first row and the number of its first part."""
     source = _source(spec)
     shards = _shards(source)
-    counted = [found["rows"] for found in surveyed] or [{} for _ in shards]
+    counted = [shard_rows["rows"] for shard_rows in surveyed] or [{} for _ in shards]
     first, part = Counter[str](), Counter[str]()
     planned = []
     for shard, rows in zip(shards, counted, strict=True):
@@ -51,7 +51,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write the parts of one shard; if it is the only shard, compress its parts in parallel."""
     source, shard = _source(spec), piece["shard"]
-    listed: list[File] = []
+    parts: list[File] = []
     labels: dict[str, Counter[int]] = {}
 
     def on_part(done: int, total: int) -> None:
@@ -68,15 +68,15 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
                     f"{source.name} {split.name}: shard {shard!r} had {begin['rows']} rows when counted, and "
                     f"{rows} now; `read` must return the same rows every time"
                 )
-            listed += write_split(source, spec.target, split, first=begin["first"], part=begin["part"], **how)
+            parts += write_split(source, spec.target, split, first=begin["first"], part=begin["part"], **how)
             labels[split.name] = Counter(split.labels.tolist())
-    return pieces.written(listed, labels)
+    return pieces.written(parts, labels)
 
 
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
     """Return the source and notice of the files from their manifest; write nothing more."""
-    made = manifest.load(spec.source)
-    return [], {"sources": made.statistics["sources"], "notice": _source(spec).notice}
+    downloaded = manifest.load(spec.source)
+    return [], {"sources": downloaded.statistics["sources"], "notice": _source(spec).notice}
 
 
 def write_split(
@@ -123,13 +123,13 @@ def write_split(
 
 def _check(source: Source, split: Split) -> None:
     if split.images.dtype != np.uint8 or split.images.shape[1:] != source.image_shape:
-        found = f"{split.images.dtype} {split.images.shape[1:]}"
-        raise ValueError(f"{source.name} {split.name}: images must be uint8 {source.image_shape}, got {found}")
+        actual = f"{split.images.dtype} {split.images.shape[1:]}"
+        raise ValueError(f"{source.name} {split.name}: images must be uint8 {source.image_shape}, got {actual}")
     if len(split.images) == 0:
         raise ValueError(f"{source.name} {split.name}: `read` returned no images")
     if split.labels.dtype.kind not in "iu" or split.labels.shape != (len(split.images),):
-        found = f"{split.labels.dtype} {split.labels.shape}"
-        raise ValueError(f"{source.name} {split.name}: labels must be int64 ({len(split.images)},), got {found}")
+        actual = f"{split.labels.dtype} {split.labels.shape}"
+        raise ValueError(f"{source.name} {split.name}: labels must be int64 ({len(split.images)},), got {actual}")
 
 
 def _source(spec: IngestSpec) -> Source:
@@ -144,9 +144,9 @@ def _shards(source: Source) -> list[str]:
 @contextlib.contextmanager
 def _local_copy(spec: IngestSpec, shard: str) -> Iterator[Path]:
     """Yield a local folder with the files of one shard under their own names, each verified by its SHA-256."""
-    listed = {file.path: file for file in manifest.load(spec.source).files}
+    entries = {file.path: file for file in manifest.load(spec.source).files}
     with files.workspace(spec.scratch) as folder:
         for file in _source(spec).files:
             if file.shard == shard:
-                manifest.fetch_file(spec.source, listed[file.stored], folder / file.name)
+                manifest.fetch_file(spec.source, entries[file.stored], folder / file.name)
         yield folder

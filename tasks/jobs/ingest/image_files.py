@@ -25,25 +25,25 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
     """List the files of unknown content if content decides the split; else nothing, since each file is a row."""
     if _FRACTION not in spec.parameters:
         return []
-    listed = user_files.listed(spec)
-    unknown = [list(file) for file in (listed if _are_grouped(spec) else content_split.undigested(listed))]
+    user_listing = user_files.listed(spec)
+    unknown = [list(file) for file in (user_listing if _are_grouped(spec) else content_split.undigested(user_listing))]
     bounds = images.part_bounds(len(unknown), images.num_parts(len(unknown), user_files.shape_of(spec)))
     return [{"files": unknown[start:stop]} for start, stop in bounds]
 
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Read some files and return their SHA-256, and if near duplicates are kept together their thumbnails."""
-    listed = [UserFile(*entry) for entry in piece["files"]]
+    batch = [UserFile(*entry) for entry in piece["files"]]
     with ThreadPoolExecutor(_READERS) as pool:
         if not _are_grouped(spec):
-            digests = list(pool.map(lambda file: user_files.read(spec, file)[1], listed))
-            return {"sha256": {file.path: digest for file, digest in zip(listed, digests, strict=True)}}
-        read = list(pool.map(lambda file: _image(spec, file), listed))
+            digests = list(pool.map(lambda file: user_files.read(spec, file)[1], batch))
+            return {"sha256": {file.path: digest for file, digest in zip(batch, digests, strict=True)}}
+        read = list(pool.map(lambda file: _image(spec, file), batch))
     return {
-        "sha256": {file.path: about["sha256"] for file, (_, about) in zip(listed, read, strict=True)},
+        "sha256": {file.path: facts["sha256"] for file, (_, facts) in zip(batch, read, strict=True)},
         "thumbnails": {
             file.path: base64.b64encode(image.thumbnail).decode()
-            for file, (image, _) in zip(listed, read, strict=True)
+            for file, (image, _) in zip(batch, read, strict=True)
             if image
         },
     }
@@ -53,9 +53,9 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     """Divide the files into parts: each has its number in its split, the id of its first row, and its files."""
     listed, shape, pieces = user_files.listed(spec), user_files.shape_of(spec), []
     if _FRACTION in spec.parameters:
-        sha256 = {path: digest for found in surveyed for path, digest in found["sha256"].items()}
+        sha256 = {path: digest for piece_facts in surveyed for path, digest in piece_facts["sha256"].items()}
         if _are_grouped(spec):
-            encoded = {path: text for found in surveyed for path, text in found["thumbnails"].items()}
+            encoded = {path: text for piece_facts in surveyed for path, text in piece_facts["thumbnails"].items()}
             sha256 |= content_split.of_groups({path: sha256[path] for path in encoded}, encoded)
         fraction = spec.parameters[_FRACTION]
         listed = content_split.with_splits(listed, fraction=fraction, classes=spec.classes, sha256=sha256)
@@ -71,15 +71,15 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write one part."""
-    listed = [UserFile(*entry) for entry in piece["files"]]
+    batch = [UserFile(*entry) for entry in piece["files"]]
     with ThreadPoolExecutor(_READERS) as pool:
-        made = list(pool.map(lambda file: _image(spec, file), listed))
-    decoded, labels = [image for image, _ in made], [file.label for file in listed]
+        rows = list(pool.map(lambda file: _image(spec, file), batch))
+    decoded, labels = [image for image, _ in rows], [file.label for file in batch]
     table = user_files.to_table(piece["first"], decoded, labels, spec, classes)
     part = tables.write_part(spec.target, table, split=piece["split"], index=piece["part"])
     sources = [
-        about | {"split": piece["split"], "first_id": piece["first"] + number, "rows": 1, "path": file.path}
-        for number, (file, (_, about)) in enumerate(zip(listed, made, strict=True))
+        facts | {"split": piece["split"], "first_id": piece["first"] + number, "rows": 1, "path": file.path}
+        for number, (file, (_, facts)) in enumerate(zip(batch, rows, strict=True))
     ]
     problems = {source["path"]: source["problem"] for source in sources if source["problem"]}
     beside = []
@@ -94,15 +94,15 @@ def _are_grouped(spec: IngestSpec) -> bool:
 
 def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, Any]]:
     content, digest = user_files.read(spec, file)
-    about = {"size": file.size, "sha256": digest, "unreadable": 0, "problem": ""}
+    facts = {"size": file.size, "sha256": digest, "unreadable": 0, "problem": ""}
     try:
         size, _, channels = user_files.shape_of(spec)
-        found = decode.decoded(content, size, channels, with_thumbnail=not spec.is_new)
+        picture = decode.decoded(content, size, channels, with_thumbnail=not spec.is_new)
         if user_files.store_of(spec) == images.FILES:
-            found = dataclasses.replace(found, pixels=content)
-        return found, about
+            picture = dataclasses.replace(picture, pixels=content)
+        return picture, facts
     except decode.Unreadable as error:
-        return None, about | {"unreadable": 1, "problem": str(error)}
+        return None, facts | {"unreadable": 1, "problem": str(error)}
 
 
 def _num_parts(spec: IngestSpec, files: Sequence[UserFile]) -> int:

@@ -30,7 +30,7 @@ def run(spec: IngestSpec, backend: StageBackend) -> None:
     work = source.plan(spec, surveyed)
     files.check_space(spec.target, needed=sum(piece["rows"] for piece in work.pieces) * math.prod(work.shape) // 2)
     done = _each(backend, source.make, work.pieces, spec, classes=work.classes, what="pieces written", upto=1.0)
-    beside, about = source.finish(spec, done)
+    beside, statistics = source.finish(spec, done)
     commits.commit(
         spec.target,
         kind="raw",
@@ -39,7 +39,7 @@ def run(spec: IngestSpec, backend: StageBackend) -> None:
         listed=[*(File.model_validate(part) for one in done for part in one["parts"]), *beside],
         schema=tables.describe(images.schema(work.shape, work.classes, store=user_files.store_of(spec))),
         statistics={
-            **about,
+            **statistics,
             "labels": work.labels,
             "class_counts": pieces.class_counts(done, work.classes),
             "seconds": time.monotonic() - started,
@@ -68,5 +68,5 @@ def _each(
 
 def _call(row: Row, *, function: Callable[..., Piece], spec: str, more: dict[str, Any]) -> Row:
     with user_code.wrap_user_errors():
-        made = function(json.loads(row["piece"]), IngestSpec.model_validate_json(spec), **more)
-    return {"made": json.dumps(made)}
+        piece = function(json.loads(row["piece"]), IngestSpec.model_validate_json(spec), **more)
+    return {"made": json.dumps(piece)}

@@ -50,7 +50,7 @@ class Source(Protocol):
 
 def written(parts: Sequence[File], labels: dict[str, Counter[int]], **more: Any) -> Piece:
     """Describe a written piece: its parts, how often each split has each label, and the source's own entries."""
-    counted = {split: {str(label): count for label, count in found.items()} for split, found in labels.items()}
+    counted = {split: {str(label): count for label, count in counts.items()} for split, counts in labels.items()}
     return {"parts": [part.model_dump() for part in parts], "labels": counted, **more}
 
 

@@ -147,10 +147,10 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
 
 def describe_unreadable(raw: Manifest) -> str | None:
     """Return text that names a raw dataset's first unreadable images and the reasons; None if all were read."""
-    found = raw.statistics.get("unreadable") or {}
-    if not found.get("named"):
+    unreadable = raw.statistics.get("unreadable") or {}
+    if not unreadable.get("named"):
         return None
-    names, count = found["named"][:_MAX_IN_MESSAGE], found["count"]
+    names, count = unreadable["named"][:_MAX_IN_MESSAGE], unreadable["count"]
     more = ", ..." if count > len(names) else ""
     return f"{count:,} of {raw.rows:,} images could not be read: {', '.join(names)}{more}"
 

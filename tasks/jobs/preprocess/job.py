@@ -171,11 +171,13 @@ def _number_parts(placed: pd.DataFrame, raw: Manifest) -> pd.DataFrame:
     placed["part"] = -1
     first = 0
     for split in SPLITS:
-        here = placed["split"] == split
-        num_rows = int(here.sum())
+        in_split = placed["split"] == split
+        num_rows = int(in_split.sum())
         count = images.num_parts(num_rows, shape, encoded_bytes=num_rows * row_bytes)
         starts = [start for start, _ in images.part_bounds(num_rows, count)]
-        placed.loc[here, "part"] = first + np.searchsorted(starts, placed.loc[here, "position"], side="right") - 1
+        placed.loc[in_split, "part"] = (
+            first + np.searchsorted(starts, placed.loc[in_split, "position"], side="right") - 1
+        )
         first += count
     return placed
 

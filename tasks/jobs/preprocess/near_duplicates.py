@@ -84,24 +84,24 @@ _SIDES = ("first", "second")
 def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> NearDuplicates | None:
     """Find the near duplicates among the usable rows of `checked`; None if the raw dataset has no thumbnails."""
     is_usable = (checked["reason"] == "").to_numpy()
-    found = thumbnail_parts.find_pairs(uri, raw, splits=sorted(checks.SPLITS), is_usable=is_usable)
-    if found is None:
+    near = thumbnail_parts.find_pairs(uri, raw, splits=sorted(checks.SPLITS), is_usable=is_usable)
+    if near is None:
         return None
-    pairs, distances = found
+    pairs, distances = near
     is_test, labels = (checked["source"] == "test").to_numpy(), checked["label"].to_numpy(np.int64)
     across_splits, across_classes = (values[pairs[:, 0]] != values[pairs[:, 1]] for values in (is_test, labels))
     kinds = np.where(across_splits, 0, np.where(across_classes, 1, 2))
     order = np.lexsort((pairs[:, 1], pairs[:, 0], distances, kinds))
     worst = np.concatenate([order[kinds[order] == kind][:_LISTED] for kind in range(len(KINDS))])
-    listed = pd.DataFrame({"kind": np.array(KINDS)[kinds[worst]], "distance": distances[worst]})
+    table = pd.DataFrame({"kind": np.array(KINDS)[kinds[worst]], "distance": distances[worst]})
     sources, classes = row_origins.table(uri, raw), images.classes_of(raw.columns["metadata"])
     for number, side in enumerate(_SIDES):
         rows = checked.iloc[pairs[worst, number]][["source", "row", "id", "label"]].reset_index(drop=True)
         rows = rows.astype({"source": str}).assign(place=checks.places(rows, sources))
         rows["class"] = [classes[label] for label in rows["label"]]
-        listed = listed.join(rows.add_prefix(f"{side}_"))
+        table = table.join(rows.add_prefix(f"{side}_"))
     counts = np.bincount(kinds, minlength=len(KINDS)).tolist()
-    return NearDuplicates(pairs=pairs, counts=dict(zip(KINDS, counts, strict=True)), listed=listed)
+    return NearDuplicates(pairs=pairs, counts=dict(zip(KINDS, counts, strict=True)), listed=table)
 
 
 def keep_together(checked: pd.DataFrame, pairs: np.ndarray) -> pd.DataFrame:

@@ -212,8 +212,8 @@ def tensors(blocks: Iterable[Block], *, num_rows: int, shape: tuple[int, int, in
     pixels, labels = np.empty((num_rows, *shape), np.uint8), np.empty(num_rows, np.int64)
     start = 0
     for some, their in blocks:
-        here = slice(start, start + len(their))
-        pixels[here], labels[here] = some, their
-        start = here.stop
+        place = slice(start, start + len(their))
+        pixels[place], labels[place] = some, their
+        start = place.stop
     assert start == num_rows, "a row was lost on the way"
     return torch.from_numpy(pixels), torch.from_numpy(labels)

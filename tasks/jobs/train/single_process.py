@@ -25,7 +25,7 @@ def run(spec: TrainSpec) -> None:
     loader = choices.choose_loader(spec, prepared, workers=1)
     attempt = attempts.new_attempt(spec.scratch)
     device = devices.choose(machine.device(spec.recipe.resources.device), where=scaling.node_name())
-    here = RankContext(
+    context = RankContext(
         rank=0,
         world_size=1,
         device=device,
@@ -35,7 +35,7 @@ def run(spec: TrainSpec) -> None:
         loader=loader,
     )
     with user_code.wrap_user_errors():
-        train_loop.train(spec, prepared, spec.scratch.child(attempt), here)
+        train_loop.train(spec, prepared, spec.scratch.child(attempt), context)
     attempts.finish(spec, prepared, started=started, loader=loader)
 
 

@@ -86,8 +86,8 @@ def load(name: str) -> Recipe:
 @functools.cache
 def _shipped() -> dict[str, Callable[[], Recipe]]:
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    made = [pair for module in modules for pair in inspect.getmembers(module, inspect.isfunction)]
-    return {name.replace("_", "-"): make for name, make in made}
+    functions = [pair for module in modules for pair in inspect.getmembers(module, inspect.isfunction)]
+    return {name.replace("_", "-"): make for name, make in functions}
 
 
 own = user_code.reference

@@ -37,9 +37,9 @@ def _records(parts: Sequence[Path]) -> np.ndarray:
         for path in parts:
             if not path.exists():
                 raise ValueError(f"{path.name} is not in the archive")
-            if (found := path.stat().st_size) % size:
+            if (num_bytes := path.stat().st_size) % size:
                 raise ValueError(
-                    f"{path.name} is truncated: {found} bytes is not a multiple of the image size, {size} bytes"
+                    f"{path.name} is truncated: {num_bytes} bytes is not a multiple of the image size, {size} bytes"
                 )
             with path.open("rb") as part:
                 shutil.copyfileobj(part, whole)

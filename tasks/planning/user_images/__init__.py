@@ -90,17 +90,19 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_gr
     which ones is not known before they are decoded. Raises `ValueError` naming `option` if a split or a second class is
     missing, or the folders can be read in several ways.
     """
-    found = listing.below(uri, option=option, layout=layout.EXPECTED)
+    folder_listing = listing.below(uri, option=option, layout=layout.EXPECTED)
     try:
-        if found.parquet:
-            read = layout.of_parquet([entry.path for entry in found.parquet])
+        if folder_listing.parquet:
+            read = layout.of_parquet([entry.path for entry in folder_listing.parquet])
         else:
-            read = layout.of_images([entry.path for entry in found.images], found.others, name=uri.name)
+            read = layout.of_images(
+                [entry.path for entry in folder_listing.images], folder_listing.others, name=uri.name
+            )
     except ValueError as error:
         raise ValueError(f"{option}: {uri}: {error}") from None
     number = {name: label for label, name in enumerate(read.classes)}
     labels = {path: number[name] for path, name in read.class_of.items()}
-    entries = [entry for entry in found.images or found.parquet if entry.path in read.splits]
+    entries = [entry for entry in folder_listing.images or folder_listing.parquet if entry.path in read.splits]
     user_files = listing.user_files(uri, entries, splits=read.splits, labels=labels, option=option)
     is_split = "" not in read.splits.values()
     more = (
@@ -109,16 +111,16 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_gr
         else _by_content(read.classes, user_files, test_fraction, are_grouped=are_grouped)
     )
     for reason, paths in read.left_out.items():
-        found.skipped[reason] += paths
+        folder_listing.skipped[reason] += paths
     return UserImages(
         uri=uri,
-        kind="images" if found.images else "parquet",
+        kind="images" if folder_listing.images else "parquet",
         classes=read.classes,
         files=user_files,
         labels=read.where,
         test_fraction=None if is_split else test_fraction,
-        left_out=found.left_out(),
-        notes=(*found.unread(len(entries)), *read.notes, *more),
+        left_out=folder_listing.left_out(),
+        notes=(*folder_listing.unread(len(entries)), *read.notes, *more),
     )
 
 
@@ -126,18 +128,20 @@ def find_new(uri: URI, *, classes: Sequence[str], option: str = "--data") -> Use
     """List the images or Parquet files at or below `uri` to predict; a folder named after a class gives the label."""
     single = files.entry(uri) if files.exists(uri) else None
     folder = uri if single is None else uri.parent
-    found = listing.below(folder, option=option, single=single, layout=TO_PREDICT)
+    folder_listing = listing.below(folder, option=option, single=single, layout=TO_PREDICT)
     number = {normal(name): label for label, name in enumerate(classes)}
-    labels = {entry.path: number[name] for entry in found.images if (name := layout.class_above(entry.path, number))}
-    entries = found.images or found.parquet
+    labels = {
+        entry.path: number[name] for entry in folder_listing.images if (name := layout.class_above(entry.path, number))
+    }
+    entries = folder_listing.images or folder_listing.parquet
     splits = dict.fromkeys((entry.path for entry in entries), NEW)
     return UserImages(
         uri=folder,
-        kind="images" if found.images else "parquet",
+        kind="images" if folder_listing.images else "parquet",
         classes=tuple(classes),
         files=listing.user_files(folder, entries, splits=splits, labels=labels, option=option),
-        left_out=found.left_out(),
-        notes=tuple(found.unread(len(entries))),
+        left_out=folder_listing.left_out(),
+        notes=tuple(folder_listing.unread(len(entries))),
     )
 
 

@@ -27,9 +27,9 @@ def configure() -> None:
     hash_shuffle_v2._SHUFFLE_MAP_RUNTIME_ENV.clear()
     shuffle_reduce_operator._SHUFFLE_REDUCE_RUNTIME_ENV.clear()
     # Replace an actor that would outlive the job: the coordinator that shares a cluster among jobs.
-    here = _Here(_Coordinator(send_resources_request=lambda *_: None))  # a local Ray never adds nodes
+    local = _Here(_Coordinator(send_resources_request=lambda *_: None))  # a local Ray never adds nodes
     for module in filter(None, [coordinator, sys.modules.get(_TRAIN)]):
-        module.get_or_create_autoscaling_coordinator = lambda: here  # type: ignore[attr-defined]
+        module.get_or_create_autoscaling_coordinator = lambda: local  # type: ignore[attr-defined]
     if dashboard.is_on():
         return
     # Only the dashboard shows the statistics, which an actor collects.
