@@ -197,6 +197,10 @@ REFUSED = {
         "in test/, read as split test; if its images have no labels, move test/ elsewhere",
     ),
     "class called train": (["bus/1.png", "car/2.png", "train/3.png"], "train was read as split train; .* rename its f"),
+    "two of a split": (
+        ["train/cat/1.png", "extra_train/cat/2.png", "test/cat/3.png"],
+        "extra_train, train are all named like split train; keep one and move the others elsewhere, or put all",
+    ),
     "copy among classes": (
         ["cat/1.png", "dog/2.png", "pets/cat/1.png", "pets/dog/2.png"],
         r"class folder pets/ has folders named like the classes beside it \(cat, dog\)",
@@ -223,6 +227,8 @@ REFUSED = {
         "2 of 3 shards are missing beside train-00000-of-00003.parquet; add them, or rename",
     ),
     "Delta Lake": (["train/0.parquet", "test.parquet", "train/_delta_log/00.json"], "train/_delta_log/00.json is of a"),
+    "Hudi": (["train/0.parquet", "test.parquet", ".hoodie/hoodie.properties"], "hoodie.properties is of a Delta Lake,"),
+    "Iceberg": (["train/0.parquet", "test.parquet", "metadata/v2.metadata.json"], "metadata.json is of a Delta Lake,"),
 }
 
 
@@ -251,6 +257,14 @@ def test_link_in_place_of_a_class_folder_is_refused(local: Root) -> None:
     Path(local, "owl").symlink_to(Path(local, "cat"))
     with pytest.raises(ValueError, match="class folder owl/ has no images .* is a link, which is not followed"):
         user_images.find(local)
+
+
+def test_class_folder_of_a_marker_without_images_is_refused_on_s3(s3: Server) -> None:
+    client = s3.client()
+    for key in (*FLAT, "owl/"):
+        client.put_object(Bucket=s3.bucket, Key=f"marked/{key}", Body=b"1" if key.endswith("png") else b"")
+    with pytest.raises(ValueError, match="class folder owl/ has no images"):
+        user_images.find(URI(f"s3://{s3.bucket}/marked"))
 
 
 def test_complete_shards_and_single_files_are_accepted(local: Root) -> None:

@@ -46,6 +46,18 @@ def test_lines_above_the_rate_limit_are_dropped_and_counted(caplog: pytest.LogCa
     assert len(passed) + sum(cut) == 5000
 
 
+def test_a_limit_of_lines_drops_steps_and_what_is_printed_but_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    flood = "".join(f"{_WORKER} line {number}\n" for number in range(50))
+    log = "".join(
+        flood + "".join(_progress(step, epoch=epoch) for step in range(1, 81)) + _epoch(epoch, "loss")
+        for epoch in range(1, 81)
+    )
+    told = _followed(log, caplog)
+    assert [line for line in told if line.startswith("epoch ")] == [f"epoch {epoch}/80: loss" for epoch in range(1, 81)]
+    assert len([line for line in told if line.startswith("steps ")]) == 1
+    assert any("log lines omitted" in line for line in told)
+
+
 def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatter(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
