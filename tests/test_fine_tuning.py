@@ -23,6 +23,7 @@ from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, CheckpointURI
 from tasks.download import download
 from tasks.learning import pretrained, recipes, training_state
+from tasks.learning.downloading import DownloadFailed
 from tasks.planning import make_plan, model_check
 from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
@@ -163,6 +164,15 @@ def test_published_weights_come_from_a_mirror_once(make: Make, published: Path) 
     shutil.rmtree(published.parent)
     download.fn(plan.files, plan.weights, plan.download)
     assert make(**PUBLISHED).weights == plan.weights, "no network is needed any more"
+
+
+def test_other_bytes_under_the_published_name_are_refused_with_both_hashes(make: Make, published: Path) -> None:
+    published.write_bytes(b"other")
+    plan = make(**PUBLISHED, mirror=str(published.parent))
+    expected, found = published.stem.rpartition("-")[2], hashlib.sha256(b"other").hexdigest()
+    with pytest.raises(DownloadFailed, match=f"has the wrong sha256: expected {expected}, found {found}"):
+        download.fn(plan.files, plan.weights, plan.download)
+    assert plan.weights and not manifest.is_committed(plan.weights)
 
 
 def test_file_in_the_cache_of_torch_hub_is_used_if_its_hash_is_right(
