@@ -80,10 +80,14 @@ def test_two_trainings_in_fp32_are_bit_identical(device: torch.device, model: st
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_graph_trains_as_single_kernels_do(device: torch.device, name: str) -> None:
+def test_training_in_fp32_learns_as_on_the_cpu_and_a_graph_as_single_kernels_do(
+    device: torch.device, name: str
+) -> None:
+    expected, eager = (_curve(checks.trainer(where, num_rows=160, **SETTINGS[name])) for where in (CPU, device))
     graphed = checks.trainer(device, num_rows=160, is_graphed=True, **SETTINGS[name])
-    eager = checks.trainer(device, num_rows=160, **SETTINGS[name])
-    torch.testing.assert_close(_curve(graphed), _curve(eager), rtol=0.02, atol=0.005)
+    torch.testing.assert_close(eager, expected, rtol=0.02, atol=0.005)
+    assert eager[-1] < eager[0], "it learns"
+    torch.testing.assert_close(_curve(graphed), eager, rtol=0.02, atol=0.005)
     assert isinstance(graphed.run_step, GraphedStep)
     assert (graphed.run_step.graph is not None) == (device.type == "cuda")
 
