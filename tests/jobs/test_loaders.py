@@ -1,6 +1,7 @@
 """A worker gets its whole shard in a reproducible shuffled order, even if it does not fit in memory."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,10 @@ def held(pid: int) -> int:
 @pytest.mark.parametrize("kind", ["streaming", pytest.param("ray-data", marks=pytest.mark.slow)])
 def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: DatasetURI, kind: str) -> None:
     assert feed(kind, large) == 0
+
+
+def test_the_resident_loader_exceeds_that_memory(large: DatasetURI) -> None:
+    assert feed("resident", large) == -signal.SIGKILL
 
 
 def test_reading_all_rows_at_the_start_counts_as_progress(prepared: DatasetURI) -> None:
