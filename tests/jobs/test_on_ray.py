@@ -24,13 +24,14 @@ from tests import photographs
 from tests.image_folder import write_folder
 from tests.jobs import raw
 from tests.jobs.raw import reader
+from tests.s3 import Server
 
 _BATCH = 8
 
 
 @pytest.fixture(scope="module", autouse=True)
-def local_ray() -> Iterator[None]:
-    """A Ray of the tests' own with a token: a process reads it once, so what it read before is forgotten."""
+def local_ray(s3: Server) -> Iterator[None]:
+    """A Ray of the tests' own that reaches S3, with a token: a process reads it once, so what it read is forgotten."""
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("RAY_ADDRESS", raising=False)
@@ -50,11 +51,10 @@ def local_ray() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
-    """A prepared dataset of encoded images."""
-    folder = tmp_path_factory.mktemp("photos")
-    write_folder(folder / "photos")
-    for spec in photographs.to_make(Root(str(folder / "root")), URI(str(folder / "photos")), "files"):
+def photos(tmp_path_factory: pytest.TempPathFactory, s3: Server) -> DatasetURI:
+    """A prepared dataset of encoded images on S3."""
+    folder = write_folder(tmp_path_factory.mktemp("photos") / "photos")
+    for spec in photographs.to_make(Root(f"s3://{s3.bucket}/on-ray"), URI(str(folder)), "files"):
         raw.run(spec)
     return spec.target
 
@@ -69,18 +69,6 @@ def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path
     assert splits == {"train", "validation", "test", "quarantine", None}, "all are compared, and the digests too"
     differing = {name for name, value in without.statistics.items() if value != with_ray.statistics[name]}
     assert differing <= {"seconds"}
-
-
-def test_part_that_was_changed_is_refused_by_name(tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
-    spec = raw.to_prepare(root, raw.write(root, shape=(2, 2, 1), train=40, test=9))
-    file = manifest.load(spec.source).split("train")[0]
-    files.put(spec.source.child(file.path), b"x" * file.size)
-    with pytest.raises(Exception) as caught:
-        preprocess.run(spec, RayBackend(threads=2))
-    cause = errors.root_cause(caught.value)
-    assert type(cause).__name__ == "Damaged"
-    assert "train/part-00000-" in str(cause) and "SHA-256" in str(cause)
 
 
 def loader(uri: DatasetURI, *, rank: int, is_on_ray: bool) -> Loader:
@@ -107,3 +95,24 @@ def test_every_rank_gets_the_batches_that_it_would_read_and_transform_itself(
         ours, alone = (loader(uri, rank=rank, is_on_ray=is_on_ray) for is_on_ray in (True, False))
         assert ours.num_train_rows() == alone.num_train_rows()
         assert epoch(ours, 1 + rank) == epoch(alone, 1 + rank) != epoch(alone, 2 - rank)
+
+
+@pytest.mark.parametrize("stage", ["preprocess", "train"])
+def test_part_that_was_changed_is_refused_by_name(tmp_path: Path, stage: str) -> None:
+    root = Root(str(tmp_path))
+    spec = raw.to_prepare(root, raw.write(root, shape=(2, 2, 1), train=40, test=9))
+    if stage == "train":
+        raw.run(spec)
+    damaged = spec.source if stage == "preprocess" else spec.target
+    file = manifest.load(damaged).split("train")[0]
+    content = bytearray(files.read(damaged.child(file.path)))
+    content[len(content) // 2] ^= 1
+    files.put(damaged.child(file.path), bytes(content))
+    with pytest.raises(Exception) as caught:
+        if stage == "preprocess":
+            preprocess.run(spec, RayBackend(threads=2))
+        else:
+            epoch(loader(damaged, rank=0, is_on_ray=True), 1)
+    cause = errors.root_cause(caught.value)
+    assert type(cause).__name__ == "Damaged"
+    assert "train/part-00000-" in str(cause) and "its content is not what was committed" in str(cause)
