@@ -11,6 +11,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import safetensors.torch
+import tenacity
 import timm
 import torch
 from timm.models import generate_default_cfgs, register_model
@@ -22,8 +23,7 @@ from storage.__main__ import main
 from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, CheckpointURI
 from tasks.download import download
-from tasks.learning import pretrained, recipes, training_state
-from tasks.learning.downloading import DownloadFailed
+from tasks.learning import downloading, pretrained, recipes, training_state
 from tasks.planning import make_plan, model_check
 from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
@@ -86,6 +86,7 @@ def published(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shutil.copy(weights, file)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(downloading, "_PAUSES", tenacity.wait_none())
     with mirrors.refusing() as address:
         config = {"url": address + file.name, "input_size": (3, 224, 224), "mean": (0.5,) * 3, "std": (0.5,) * 3}
         configs = generate_default_cfgs({"published_lite0": config | {"classifier": "classifier"}})
@@ -170,7 +171,7 @@ def test_other_bytes_under_the_published_name_are_refused_with_both_hashes(make:
     published.write_bytes(b"other")
     plan = make(**PUBLISHED, mirror=str(published.parent))
     expected, found = published.stem.rpartition("-")[2], hashlib.sha256(b"other").hexdigest()
-    with pytest.raises(DownloadFailed, match=f"has the wrong sha256: expected {expected}, found {found}"):
+    with pytest.raises(downloading.DownloadFailed, match=f"has the wrong sha256: expected {expected}, found {found}"):
         download.fn(plan.files, plan.weights, plan.download)
     assert plan.weights and not manifest.is_committed(plan.weights)
 
