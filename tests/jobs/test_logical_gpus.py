@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from storage.uri import DatasetURI, Root
+from storage import manifest
+from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.jobs.nodes import ASKED, NODES, Node
-from tasks.jobs.spec import TrainSpec
+from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import checked_gpus
 from tasks.resources import devices
 from tasks.runners import node_checks
@@ -28,6 +29,50 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the GPUs of this machine are real"),
     pytest.mark.timeout(900),
 ]
+_POOL = """
+import json, os, sys, time
+import ray
+from pathlib import Path
+from tasks.jobs.backends.ray import RayBackend, configure
+from tasks.jobs.spec import PredictSpec
+
+called = Path(sys.argv[2])
+
+class Actor:
+    def __init__(self, *, spec, threads, sharing, device):
+        self.found = {"threads": threads, "sharing": sharing, "device": device, "pid": os.getpid()}
+
+    def __call__(self, batch):
+        (called / str(os.getpid())).touch()
+        while len(list(called.iterdir())) < 8:  # none may take the parts of those that start later
+            time.sleep(0.05)
+        held = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+        found = self.found | {"held": held, "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        return {"found": [json.dumps(found)] * len(batch["index"])}
+
+ray.init(logging_level="WARNING")
+configure(max_cpus=None)
+spec = PredictSpec.model_validate_json(sys.argv[1])
+rows = RayBackend(threads=None).pool(Actor, [{"index": index} for index in range(80)], spec)
+print(json.dumps([json.loads(row["found"]) for row in rows]))
+"""
+_PREDICT = """
+import json, sys
+import ray
+from storage.uri import URI
+from tasks.jobs import errors
+from tasks.jobs.backends.ray import RayBackend, configure
+from tasks.jobs.predict.job import Predictor
+from tasks.jobs.spec import PredictSpec
+
+ray.init(logging_level="WARNING")
+configure(max_cpus=None)
+spec = PredictSpec.model_validate_json(sys.argv[1])
+try:
+    list(RayBackend(threads=None).pool(Predictor, [{"index": 0, "file": sys.argv[3]}], spec))
+except Exception as error:
+    print(json.dumps(errors.described(error, folder=URI(sys.argv[2]))))
+"""
 _TRAIN = """
 import json, os, sys, time
 import ray
@@ -75,6 +120,38 @@ def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> TrainSpec:
     """The job of a cluster that trains on `prepared` with one worker per GPU."""
     spec = raw.to_train(Root(str(folder)), prepared, model="small-cnn")
     return spec.model_copy(update={"workers": None, **changes})
+
+
+def to_predict(folder: Path, source: DatasetURI) -> PredictSpec:
+    """The job of a cluster that predicts `source` with one worker per GPU."""
+    root = Root(str(folder))
+    model = CheckpointURI(root.child("checkpoints/small-0123456789ab"))
+    return raw.to_predict(root, model, source, workers=None)
+
+
+@pytest.mark.slow
+def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
+    env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
+) -> None:
+    (tmp_path / "called").mkdir()
+    done = run(_POOL, to_predict(tmp_path, prepared).model_dump_json(), str(tmp_path / "called"), env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 8, 1)}
+    by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
+    assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(8)]
+    assert all(held == [visible] for held, visible in by_actor.values())
+
+
+@pytest.mark.slow
+def test_an_actor_with_a_gpu_that_torch_cannot_use_does_not_predict_on_the_cpu(
+    env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
+) -> None:
+    part = manifest.load(prepared).split("test")[0].model_dump_json()
+    done = run(_PREDICT, to_predict(tmp_path, prepared).model_dump_json(), str(tmp_path), part, env=env)
+    error = json.loads(done.stdout.splitlines()[-1])
+    assert (error["type"], error["permanent"]) == ("UnusableGpu", True), error["message"]
+    assert error["message"].startswith("torch cannot use a GPU on node ") and "--set device=cpu" in error["message"]
 
 
 @pytest.mark.parametrize("device", ["cuda:3", "cuda:0"])
