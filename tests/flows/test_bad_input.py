@@ -67,6 +67,10 @@ REQUESTS = [
     Bad("run --set cpus_per_worker=500", "--workers ... 500 CPUs ... cpus_per_worker ... at most 0"),
     Bad("run --stage-timeout 400d", "--stage-timeout ... at most 365d ... '400d'"),
     Bad("run --mirror /no/such/folder", "--mirror ... '/no/such/folder'"),
+    *(
+        Bad(f"run --mirror {address}", f"--mirror ... http(s)://host/path/ ... '{address}'")
+        for address in ("http://", "http:///files/", "http://host:0/", "https://host:99999/")
+    ),
     Bad("run --mirror sample --mirror {root}", "--mirror sample ... another --mirror"),
     Bad("run --mirror {root} --data {raw}", "--data ... --mirror"),
     Bad("run --recipe images-resnet18", "--data is required"),
@@ -87,6 +91,7 @@ REQUESTS = [
     Bad("run --data s3://bucket/x-0123456789ab", "--data ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
     Bad("run --data {raw}", "RAY_ADDRESS ... http://head:8265 ... 'head:8265'", {"RAY_ADDRESS": "head:8265"}),
     Bad('run --storage ""', "--storage ... got an empty value"),
+    Bad(f"run --storage /tmp/{'x/' * 3000}", "--storage ... at most 1000 characters, got 6005"),
     Bad("run --storage /sys/nosuch", "--storage ... /sys/nosuch ... another folder"),
     Bad("run --storage file:///proc/a%0Ab", "--storage ... /proc/a b"),
     Bad("run --storage s3://user:secret@bucket/x", "--storage ... credentials ... AWS_*"),
