@@ -4,7 +4,7 @@ import ast
 import importlib
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from storage import commits, manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.jobs import row_origins
 from tasks.jobs.ingest import parquet_reader
+from tests.faults.kinds.stored import Payload
 from tests.test_imports import MODULES, ROOT
 
 _PICKLES = {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal"}
@@ -30,16 +31,6 @@ _SAFE_LOADERS = {"SafeLoader", "CSafeLoader"}
 _OPENS_PARQUET = {"ParquetFile", "ParquetDataset", "read_table", "read_schema", "read_metadata", "read_parquet"}
 _ONLY_PLACE = "storage/tables.py"
 """The one file that opens Parquet, and refuses extension types."""
-
-
-class Payload:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
-        return Path.touch, (self.marker,)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,10 +69,10 @@ class Case:
         self.runs: list[Run] = []
         self.once = harness.folder / "once"
 
-    def train_with(self, *settings: str, workers: int) -> None:
-        """Train with other workers and settings; the result is that of an undisturbed run with them."""
-        self.golden = self.harness.variant(*settings, workers=workers)
-        self.settings, self.workers = settings, workers
+    def train_with(self, *settings: str, workers: int, env: Mapping[str, str] | None = None) -> None:
+        """Train with other workers, settings and variables; the result is that of an undisturbed run with them."""
+        self.golden = self.harness.variant(*settings, workers=workers, env=env or {})
+        self.settings, self.workers, self.env = settings, workers, dict(env or {})
 
     def begin(self, *, after: str | None, on_s3: bool = False) -> None:
         """Begin with what the golden run had left after a stage, on a disk or on S3."""
@@ -81,12 +81,12 @@ class Case:
         self.once.unlink(missing_ok=True)
         self.history.begin(name=self.name)
 
-    def start(self, point: str | None = None, at: str = "", **fault: Any) -> Run:
+    def start(self, point: str | None = None, at: str = "", *, script: str = "pipeline.py", **fault: Any) -> Run:
         """Start the command; with a `point`, inject the fault into the first process that reaches it, once per case."""
         usual = self.harness.arguments(self.root, *self.settings, workers=self.workers)
         strike = injection.fault(point, at, once=self.once, **fault) if point else None
         env = self.harness.environment(self.root) | self.injection_env(strike) | self.env
-        run = Run(*(self.arguments or [*usual, *self.options]), folder=self.folder, env=env)
+        run = Run(*(self.arguments or [*usual, *self.options]), folder=self.folder, env=env, script=script)
         self.runs.append(run)
         return run
 

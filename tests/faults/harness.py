@@ -102,23 +102,23 @@ class Harness:
         """Where the golden run left a file below `shelf`, relative to the root."""
         return next(path for path in self._kept if path.startswith(f"{shelf.strip('/')}/") and path.endswith(ending))
 
-    def variant(self, *settings: str, workers: int) -> Golden:
-        """What an undisturbed run with other workers and settings of the training comes to."""
-        key = (workers, *settings)
+    def variant(self, *settings: str, workers: int, env: Mapping[str, str]) -> Golden:
+        """What an undisturbed run with other workers, settings of the training and variables comes to."""
+        key = (workers, *settings, *env.items())
         if key not in self._variants:
             self.reset_to(self.disk, until="prepared")
-            self._variants[key] = self._undisturbed(self.arguments(self.disk, *settings, workers=workers))
+            self._variants[key] = self._undisturbed(self.arguments(self.disk, *settings, workers=workers), env)
         return self._variants[key]
 
     def _make_golden(self) -> Golden:
         files.remove(self.disk)
         write_raw(self.disk)
-        golden = self._undisturbed(self.arguments(self.disk))
+        golden = self._undisturbed(self.arguments(self.disk), {})
         self._kept = {entry.path: files.read(self.disk.child(entry.path)) for entry in files.walk(self.disk)}
         return golden
 
-    def _undisturbed(self, arguments: list[str]) -> Golden:
-        env = self.environment(self.disk) | injection.environment(self.history.path)
+    def _undisturbed(self, arguments: list[str], env: Mapping[str, str]) -> Golden:
+        env = self.environment(self.disk) | injection.environment(self.history.path) | dict(env)
         result = Run(*arguments, folder=self.folder / "runs", env=env).result()
         checkpoint, predictions = (manifest.load(URI(result["uris"][name])) for name in ("checkpoint", "predictions"))
         return Golden(

@@ -1,16 +1,18 @@
 """Faults of downloads. Another mirror is used, and only the published bytes are accepted."""
 
 import signal
+from typing import Any
 
 from storage import manifest
 from storage.uri import URI
-from tasks.learning import recipes
+from tasks.learning import recipes, sources
 from tasks.learning.sources import mnist_sample
 from tasks.planning import make_plan
 from tests import mirrors
 from tests.faults.case import Case, Failed
-from tests.faults.harness import CANARY
+from tests.faults.harness import CANARY, WORKERS
 from tests.faults.kinds.register import kind
+from tests.faults.kinds.training import fine_tuning
 from tests.ingested import ingested
 from tests.runs import Run
 
@@ -27,6 +29,33 @@ def _killed(case: Case, *, at: str) -> None:
     # In the download, a run asks for the first file once, to see whether the mirror answers.
     if again.count(first) > 1 if at == "/downloads/" else again:
         raise Failed(f"files that are there are fetched again: {again}")
+
+
+@kind("flow killed while weights are downloaded")
+def _killed_with_weights(case: Case) -> dict[str, Any]:
+    """As the file is written, or before its manifest is."""
+    case.train_with(*fine_tuning(case), workers=WORKERS)
+    case.begin(after="prepared")
+    case.run("write", "/downloads/weights-", skip=case.random.randrange(2))
+    return case.finish()
+
+
+@kind("download truncated", fault="truncated")
+@kind("download tampered", fault="wrong")
+@kind("download stalls", fault="stall")
+@kind("download not found", fault=404)
+def _spoilt(case: Case, *, fault: mirrors.Fault) -> None:
+    case.begin(after=None)
+    with mirrors.serve(mnist_sample.FOLDER) as mirror:
+        name = case.random.choice([file.name for file in sources.load("mnist-sample").files])
+        mirror.misbehave(name, always=fault)
+        case.damage(lambda: None, what=f"{name}: {fault}")
+        run = _start(case, mirror.address)
+        _await_ingest(case, run)
+        if not mirror.requests.count(name):
+            raise Failed("the spoilt file was never asked for")
+        if not run.says(f"{name}: {mirror.address}"):
+            raise Failed("the log does not name the bad mirror")
 
 
 def _start(case: Case, address: str, point: str | None = None, at: str = "") -> Run:

@@ -1,20 +1,19 @@
 """Faults of the flow itself. The same command resumes."""
 
-import os
+import contextlib
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from storage import files, manifest, registry
+from storage import registry
 from storage.uri import Root
 from tasks.orchestration import announce
 from tests.faults.case import Case, Failed
+from tests.faults.harness import SETTINGS, raw_name
 from tests.faults.history import Event, checkpoint_of, is_struck, step, written
 from tests.faults.kinds.register import kind
-from tests.runs import CHECKOUT
+from tests.prefect_system import PrefectSystem, webhook
 
 _TOLD_S = 30.0
 """Within which Prefect's server shows an event that it was handed."""
@@ -73,6 +72,45 @@ def _refresh_killed_after_its_decision(case: Case) -> dict[str, Any]:
     return result
 
 
+@kind("flow of a deployment killed", with_worker=False)
+@kind("flow and its runner killed", with_worker=True)
+def _deployed_killed(case: Case, *, with_worker: bool) -> dict[str, Any]:
+    """The flow is killed in training, and its worker before it if asked; the same run resumes and completes."""
+    case.begin(after="prepared")
+    data = case.root.child(f"datasets/raw/{raw_name()}")
+    with _prefect_system(case) as prefect_system:
+        prefect_system.start_worker()
+        run = prefect_system.start("mnist/smoke", storage=case.root, data=data, workers=2, settings=SETTINGS)
+        case.until(lambda: case.history.has(checkpoint_of(1)), "epoch 1 is safe")
+        engine = prefect_system.engine(run)
+        if with_worker:
+            prefect_system.kill_worker()
+        case.send_signal(engine, signal.SIGKILL, what="flow, after its worker" if with_worker else "flow")
+        case.until(lambda: prefect_system.state(run)["name"] == "Crashed", "the run was seen to have crashed")
+        case.until(lambda: not prefect_system.processes(run), "what the flow had started ended with it")
+        if with_worker:
+            prefect_system.start_worker()
+        case.until(lambda: prefect_system.starts(run) == 2, "the run was started again")
+        if prefect_system.await_end(run) != ["Completed"]:
+            raise Failed("the run did not complete")
+    return case.finish()
+
+
+@contextlib.contextmanager
+def _prefect_system(case: Case) -> Iterator[PrefectSystem]:
+    """A server with the deployments, for the runs of `case`."""
+    folder = case.folder / "prefect-system"
+    folder.mkdir(parents=True, exist_ok=True)
+    with webhook() as (address, _):
+        prefect_system = PrefectSystem(folder, webhook=address)
+        prefect_system.env |= case.injection_env() | case.harness.environment(case.root)
+        try:
+            prefect_system.deploy()
+            yield prefect_system
+        finally:
+            prefect_system.end()
+
+
 @kind("flow gets SIGTERM")
 def _terminated(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
@@ -94,24 +132,6 @@ def _deadline(case: Case, *, point: str, at: str, after: str, limit: str) -> dic
     case.expect_refusal(case.start(point, at, action="hang"), "not done within")
     case.options = ()
     return case.finish()
-
-
-@kind("garbage collected while a flow is frozen in promote", quick=True)
-def _collected_while_frozen(case: Case) -> dict[str, Any]:
-    case.begin(after="evaluation")
-    run = case.start("promote", action="freeze")
-    case.reaches(run, is_struck, "the flow froze")
-    command = [sys.executable, "-m", "storage", "gc", "--keep-days", "0", "--storage", case.root]
-    before, env = _manifests(case), os.environ | case.harness.environment(case.root)
-    collector = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
-    case.send_signal(run.process.pid, signal.SIGCONT, what="the flow again")
-    if collector.returncode or before - _manifests(case):
-        raise Failed(f"what a live run uses was collected:\n{collector.stdout}{collector.stderr}")
-    return case.expect_recovery(run)
-
-
-def _manifests(case: Case) -> set[str]:
-    return {entry.path for entry in files.walk(case.root) if entry.path.endswith("/" + manifest.NAME)}
 
 
 @kind("two flows at once", quick=True)

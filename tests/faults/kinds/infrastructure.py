@@ -39,6 +39,13 @@ def _node_killed(case: Case) -> dict[str, Any]:
         return case.expect_recovery(run)
 
 
+@kind("crash in Parquet writing")
+def _crash_in_writing(case: Case) -> dict[str, Any]:
+    after, part = case.random.choice([("raw", "/train/part-"), ("checkpoint", "/predictions/")])
+    case.begin(after=after)
+    return case.expect_recovery(case.start("write", part))
+
+
 @kind("crash between data and manifest", quick=True)
 def _crash_before_manifest(case: Case) -> dict[str, Any]:
     stages = list(STAGES)

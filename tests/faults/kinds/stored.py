@@ -1,12 +1,18 @@
 """Damage to stored bytes. Damaged files are never used."""
 
+import io
+import pickle
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storage import manifest
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import commits, manifest
+from storage.uri import DatasetURI
 from tests.faults.case import Case, Failed
 from tests.faults.history import is_struck, step_of
 from tests.faults.kinds.register import kind
@@ -15,7 +21,8 @@ Change = Callable[[Path, Case], None]
 """Damages a file; random choices are the case's."""
 
 
-def _truncate(path: Path, case: Case | None = None) -> None:
+def truncate(path: Path, case: Case | None = None) -> None:
+    """Leave the first half of a file."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
@@ -50,11 +57,11 @@ def _kill_before_commit(case: Case) -> None:
 def _torn_snapshot(case: Case) -> dict[str, Any]:
     _kill_before_commit(case)
     for path in case.paths("runs/*/attempt-*/checkpoint_manager_snapshot.json"):
-        case.damage(partial(_truncate, path), what=path.name)
+        case.damage(partial(truncate, path), what=path.name)
     return case.expect_resumed_at_epoch_2(case.finish())
 
 
-@kind("checkpoint truncated", change=_truncate, file="training.pt")
+@kind("checkpoint truncated", change=truncate, file="training.pt")
 @kind("checkpoint flipped", change=_flip, file="weights.safetensors")
 @kind("checkpoint missing", change=_delete, file="*")
 def _checkpoint_damaged(case: Case, *, change: Change, file: str) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def _checkpoint_damaged(case: Case, *, change: Change, file: str) -> dict[str, A
 
 
 @kind("dataset file flipped", pattern="[tv]*/part-*", change=_flip)
-@kind("dataset file truncated", pattern="t*/part-*", change=_truncate)
+@kind("dataset file truncated", pattern="t*/part-*", change=truncate)
 @kind("dataset file deleted", pattern="t*/part-*", change=_delete)
 @kind("manifest flipped", pattern=manifest.NAME, change=_change_statistic)
 def _dataset_damaged(case: Case, *, pattern: str, change: Change) -> dict[str, Any]:
@@ -80,6 +87,42 @@ def _dataset_damaged(case: Case, *, pattern: str, change: Change) -> dict[str, A
     folder = next(path for path in victim.parents if path.parent.name == "prepared")
     shutil.rmtree(folder)  # as the message says
     return case.finish()
+
+
+@kind("pickle in a raw dataset")
+def _pickle_in_raw(case: Case) -> dict[str, Any]:
+    """Somebody who can only write to storage adds a column that Ray unpickles to a table, and signs the manifest."""
+    case.begin(after="raw")
+    executed = case.harness.folder / "executed"
+    case.damage(partial(_add_pickle, case.paths("datasets/raw/*")[0], executed), what="table of sources")
+    case.expect_refusal(case.start(), "has the extension type")
+    if executed.exists():
+        raise Failed("content of storage was executed")
+    case.harness.reset_to(case.root, until="raw")
+    return case.finish()
+
+
+def _add_pickle(raw: Path, executed: Path) -> None:
+    from ray.data.extensions import ArrowPythonObjectType
+
+    uri = DatasetURI(str(raw))
+    committed = manifest.load(uri)
+    value = pa.array([pickle.dumps(Payload(executed))], pa.large_binary())
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": pa.ExtensionArray.from_storage(ArrowPythonObjectType(), value)}), sink)
+    table = commits.write_file(uri, "sources.parquet", sink.getvalue())
+    changed = {"files": (*committed.files, table), "parameters": {**committed.parameters, "ingest": 1}, "digest": None}
+    (raw / manifest.NAME).write_bytes(committed.model_copy(update=changed).signed().to_json())
+
+
+class Payload:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+        return Path.touch, (self.marker,)
 
 
 @kind("disk full")

@@ -7,6 +7,7 @@ from tests.faults.case import Case, Failed
 from tests.faults.harness import WORKERS
 from tests.faults.history import step
 from tests.faults.kinds.register import kind
+from tests.learning import lite0
 
 _QUICK_STALL = ("--stall-timeout", "30s")
 _STEPS_UNTIL_SEEN = 2
@@ -50,6 +51,21 @@ def _worker_killed_with_dropout(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
     run = case.start("write", "/epoch-0002/")  # epoch 1 is safe then
     return case.expect_resumed_at_epoch_2(case.expect_recovery(run))
+
+
+@kind("worker killed while the backbone is frozen", epoch=1)
+@kind("worker killed after the backbone was unfrozen", epoch=2)
+def _fine_tuning_killed(case: Case, *, epoch: int) -> dict[str, Any]:
+    case.train_with(*fine_tuning(case), workers=2)
+    case.begin(after="prepared")
+    return case.expect_recovery(
+        case.start("step", f"epoch {epoch}", rank=_any_rank(case), skip=case.random.randrange(9))
+    )
+
+
+def fine_tuning(case: Case) -> tuple[str, ...]:
+    """Settings of a training that starts from real ImageNet weights, and freezes the backbone in its first epoch."""
+    return f"model={lite0.MODEL}", f"start={lite0.write(case.harness.folder)}", "freeze_epochs=1"
 
 
 @kind("read task of a training killed")
