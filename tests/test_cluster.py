@@ -1,8 +1,10 @@
 """Runs on an existing cluster: two nodes that share no disk, only S3."""
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes
 from tests.faults.harness import NUM_TEST, raw_name, write_raw
-from tests.runs import Run
+from tests.runs import Run, await_that
 from tests.s3 import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -57,15 +59,28 @@ def test_a_cluster_that_can_do_the_run_is_told_to_be_fine_in_a_line_each(
     assert files.walk(URI(f"s3://{s3.bucket}/checked")) == []
 
 
-def test_a_run_over_two_nodes_trains_on_both_and_predicts_every_row_once(
+def test_a_run_over_two_nodes_ends_with_the_same_bytes_when_one_of_them_dies_in_the_middle_of_training(
     cluster: TwoNodes, s3: Server, tmp_path: Path
 ) -> None:
     root = Root(f"s3://{s3.bucket}/two-nodes")
     write_raw(root)
-    uris = _run(cluster, root, tmp_path).result()["uris"]
-    assert manifest.load(URI(uris["checkpoint"])).statistics["resolved"]["workers"] == 2
-    rows = tables.read_split(URI(uris["predictions"]), "test").to_pandas()
+    result = _run(cluster, root, tmp_path).result()
+    undisturbed = {kind: _content(result["uris"][kind]) for kind in ("checkpoint", "predictions")}
+    assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
+    rows = tables.read_split(URI(result["uris"]["predictions"]), "test").to_pandas()
     assert sorted(rows["id"]) == list(range(NUM_TEST))
+
+    for kind in ("checkpoint", "predictions"):
+        files.remove(URI(result["uris"][kind]))
+    struck = _run(cluster, root, tmp_path)
+    await_that(lambda: _first_epoch_is_over(root) or struck.process.poll() is not None, interval_s=0.2)
+    cluster.kill_a_node(lambda pid, command: os.kill(pid, signal.SIGKILL))
+    assert not files.exists(URI(result["uris"]["checkpoint"]).child(manifest.NAME)), "the node died too late"
+    cluster.add_a_node()
+    again = struck.result()
+    assert {kind: _content(again["uris"][kind]) for kind in undisturbed} == undisturbed
+    assert again["metrics"] == result["metrics"]
+    assert not struck.processes(), "a process of the run outlived it"
 
 
 def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
@@ -87,3 +102,13 @@ def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
 def _run(cluster: TwoNodes, root: Root, folder: Path, recipe: Sequence[str] = _RECIPE) -> Run:
     raw = root.child(f"datasets/raw/{raw_name()}")
     return Run(*recipe, "--json", "--data", raw, "--storage", root, folder=folder, env=cluster.env)
+
+
+def _first_epoch_is_over(root: Root) -> bool:
+    return any(entry.path.endswith("/epoch-0001/checkpoint.json") for entry in files.walk(root.child("runs")))
+
+
+def _content(uri: str) -> list[Any]:
+    """Path and digest of what was committed, without the files that tell of times."""
+    listed = manifest.load(URI(uri)).files
+    return [(file.path, file.sha256) for file in listed if file.path.startswith(("weights", "test/"))]
