@@ -5,7 +5,7 @@ ARGS ?=
 TORCH ?= cuda
 
 .DEFAULT_GOAL := help
-.PHONY: help run up deploy install check test test-slow test-all test-gpu faults bench docs lock clean
+.PHONY: help run up deploy install check test test-slow test-gpu faults bench docs lock clean
 
 help: ## list the available commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,9 +32,6 @@ test: $(VENV)/.installed ## run the tests, takes minutes (ARGS="-k name" selects
 
 test-slow: $(VENV)/.installed ## run the slow tests, which kill whole runs and train twice
 	$(BIN)/pytest -m slow $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
-
-test-all: $(VENV)/.installed ## run all tests, as .ci/run does: what they share is started once
-	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
 test-gpu: $(VENV)/.installed ## run the tests of a GPU; without one most are skipped (next: python -m tests.benchmarks.gpu)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
