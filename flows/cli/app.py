@@ -86,115 +86,108 @@ environment:
 Runs until Ctrl-C. One such process per server is enough; `make up` includes it."""
 
 
-def run(options: RunOptions) -> int:
-    """Build a trained, evaluated and promoted model from images.
-
-    Download, ingest, preprocess, train, predict, evaluate, promote, report. Existing results are
-    checked and reused.
-    """
-    _starting(options, is_told=not options.check)
-    from flows.cli import start
-
-    return start.run(options)
-
-
-def predict(options: PredictOptions) -> int:
-    """Predict every row of a dataset, or every image of a folder, exactly once.
-
-    With or without labels; writes Parquet. New images are resized as in training and stored as a
-    raw dataset below --storage, named after their content, so that each prediction can be traced
-    to the checksum of its file.
-    """
-    _starting(options)
-    from flows.cli import start
-
-    return start.predict(options)
-
-
-def backfill(options: BackfillOptions) -> int:
-    """Train and evaluate a model on several versions of a source's data.
-
-    Compares each with the champion. The decisions are recorded; the champion changes only with
-    --promote.
-    """
-    _starting(options, is_told=not options.list_only)
-    from flows.cli.backfill import backfill
-
-    return backfill(options)
-
-
-def audit(options: AuditOptions) -> int:
-    """List images whose labels are probably wrong, worst first.
-
-    Trains N models, each on all images but one N-th, and compares what they say of the images that
-    they did not see with the labels (confident learning). Writes <storage>/audits/<name>/ with a
-    page, index.html.
-    """
-    _starting(options)
-    from flows.cli.audit import audit
-
-    return audit(options)
-
-
-def export(options: ExportOptions) -> int:
-    """Export a model to a file that other programs run without this project.
-
-    Writes <storage>/exports/<name>/: the file, a model card, and preprocess.py, which resizes a
-    photo as in training. The file is run over all test rows first; if a class differs from the
-    model's, or a probability by more than 1e-5, nothing is exported.
-    """
-    exits.note(STARTING)
-    from flows.cli.export import export
-
-    return export(options)
-
-
-def mistakes(options: MistakesOptions) -> int:
-    """List the test rows that the model of a run gets wrong, by file, worst first.
-
-    Worst is the most confident: the probability is that of the wrong class. Copies are the files
-    themselves where they are still what was ingested, else the stored pixels as PNG.
-    """
-    from flows.cli.mistakes import mistakes
-
-    return mistakes(options)
-
-
-def diff(options: DiffOptions) -> int:
-    """Say what is different in two results or runs, in what their models get right, and why.
-
-    Data: files, or rows of Parquet, that were added, removed, renamed, relabelled, moved to
-    another split, or changed, by their digests; then fields of the recipe, code, versions and
-    hardware; metrics on the test rows that both predicted, and the rows that got better and worse.
-    With --explain, how much of the difference in accuracy data and recipe explain: models that are
-    missing for that are trained, so it may take long; repeating the command finds them.
-    """
-    from flows.cli.diff import diff
-
-    return diff(options)
-
-
-def page(options: StorageOptions) -> int:
-    """Write the page of all runs, <storage>/index.html, to be opened in a browser.
-
-    It shows the champions of each registered model over time, and every run with its metrics and
-    a link to its report. Each run writes it, too; promote, rollback and gc update it.
-    """
-    from storage.admin.commands import existing_root, show_lines
-    from tasks import runs_page
-
-    with exits.refused_if_invalid():
-        root = existing_root(options.storage)
-    uri = runs_page.write(root)
-    show_lines([json.dumps({"page": uri}) if options.as_json else uri])
-    return 0
-
-
 def make_app() -> typer.Typer:
     """Return the application, without the commands of the storage."""
     app = exits.make_app(
         "From images and labels to a model that retrains itself.", epilog="Help for a command: data-to-model run --help"
     )
+
+    def run(options: RunOptions) -> int:
+        """Build a trained, evaluated and promoted model from images.
+
+        Download, ingest, preprocess, train, predict, evaluate, promote, report. Existing results are
+        checked and reused.
+        """
+        _starting(options, is_told=not options.check)
+        from flows.cli import start
+
+        return start.run(options)
+
+    def predict(options: PredictOptions) -> int:
+        """Predict every row of a dataset, or every image of a folder, exactly once.
+
+        With or without labels; writes Parquet. New images are resized as in training and stored as a
+        raw dataset below --storage, named after their content, so that each prediction can be traced
+        to the checksum of its file.
+        """
+        _starting(options)
+        from flows.cli import start
+
+        return start.predict(options)
+
+    def backfill(options: BackfillOptions) -> int:
+        """Train and evaluate a model on several versions of a source's data.
+
+        Compares each with the champion. The decisions are recorded; the champion changes only with
+        --promote.
+        """
+        _starting(options, is_told=not options.list_only)
+        from flows.cli.backfill import backfill
+
+        return backfill(options)
+
+    def audit(options: AuditOptions) -> int:
+        """List images whose labels are probably wrong, worst first.
+
+        Trains N models, each on all images but one N-th, and compares what they say of the images that
+        they did not see with the labels (confident learning). Writes <storage>/audits/<name>/ with a
+        page, index.html.
+        """
+        _starting(options)
+        from flows.cli.audit import audit
+
+        return audit(options)
+
+    def export(options: ExportOptions) -> int:
+        """Export a model to a file that other programs run without this project.
+
+        Writes <storage>/exports/<name>/: the file, a model card, and preprocess.py, which resizes a
+        photo as in training. The file is run over all test rows first; if a class differs from the
+        model's, or a probability by more than 1e-5, nothing is exported.
+        """
+        exits.note(STARTING)
+        from flows.cli.export import export
+
+        return export(options)
+
+    def mistakes(options: MistakesOptions) -> int:
+        """List the test rows that the model of a run gets wrong, by file, worst first.
+
+        Worst is the most confident: the probability is that of the wrong class. Copies are the files
+        themselves where they are still what was ingested, else the stored pixels as PNG.
+        """
+        from flows.cli.mistakes import mistakes
+
+        return mistakes(options)
+
+    def diff(options: DiffOptions) -> int:
+        """Say what is different in two results or runs, in what their models get right, and why.
+
+        Data: files, or rows of Parquet, that were added, removed, renamed, relabelled, moved to
+        another split, or changed, by their digests; then fields of the recipe, code, versions and
+        hardware; metrics on the test rows that both predicted, and the rows that got better and worse.
+        With --explain, how much of the difference in accuracy data and recipe explain: models that are
+        missing for that are trained, so it may take long; repeating the command finds them.
+        """
+        from flows.cli.diff import diff
+
+        return diff(options)
+
+    def page(options: StorageOptions) -> int:
+        """Write the page of all runs, <storage>/index.html, to be opened in a browser.
+
+        It shows the champions of each registered model over time, and every run with its metrics and
+        a link to its report. Each run writes it, too; promote, rollback and gc update it.
+        """
+        from storage.admin.commands import existing_root, show_lines
+        from tasks import runs_page
+
+        with exits.refused_if_invalid():
+            root = existing_root(options.storage)
+        uri = runs_page.write(root)
+        show_lines([json.dumps({"page": uri}) if options.as_json else uri])
+        return 0
+
     for command, epilog in (
         (taking(RunOptions, run), _RUN),
         (taking(PredictOptions, predict), _PREDICT),
