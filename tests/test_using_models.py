@@ -18,7 +18,7 @@ from tasks.jobs.spec import PredictSpec
 from tests import environments, photographs
 from tests.image_folder import write_folder
 from tests.jobs.raw import run
-from tests.runs import CHECKOUT
+from tests.runs import CHECKOUT, no_flow
 
 PAGE = (CHECKOUT / "docs" / "using-models.md").read_text()
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -69,7 +69,7 @@ def form(request: pytest.FixtureRequest) -> str:
 def exported(folder: Path, form: str) -> Path:
     """A copy of the export, with a photo beside it as the page has it."""
     place = folder / form
-    assert app.main(words=["export", "champion:photos", "--format", form, "--storage", f"{folder}/data"]) == 0
+    assert app.main(no_flow, words=["export", "champion:photos", "--format", form, "--storage", f"{folder}/data"]) == 0
     exports = [Root(f"{folder}/data").child(f"exports/{name}") for name in os.listdir(folder / "data" / "exports")]
     (export,) = [uri for uri in exports if manifest.load(uri).parameters["format"] == form]
     place.mkdir()

@@ -25,6 +25,7 @@ from tasks.learning.sources.mnist import read_idx
 from tasks.report_page import plots
 from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
 from tests.learning.test_cifar10 import write_archive
+from tests.runs import no_flow
 
 Flow = Callable[..., dict[str, Any]]
 
@@ -144,7 +145,7 @@ def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goe
     again = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=settings, workers=0)
     assert again["uris"] == more["uris"], "its own model is in charge now, and still it is the same request"
     capsys.readouterr()
-    lineage = functools.partial(app.main, more=change_commands.app)
+    lineage = functools.partial(app.main, no_flow, more=change_commands.app)
     for kind in ("checkpoint", "predictions", "report"):
         assert lineage(words=["lineage", more["uris"][kind], "--file", "first.png"]) == 0
         expected = f"of split test  sha256 {hashlib.sha256(content).hexdigest()}  from {place}"

@@ -8,13 +8,16 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from flows.cli.options import BackfillOptions, ExportOptions, FlowOptions, PredictOptions, RunOptions, StorageOptions
 from flows.cli.result_options import AuditOptions, DiffOptions, MistakesOptions
 from storage import exits
+
+if TYPE_CHECKING:
+    from flows.cli.start import FlowOf
 
 _SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
 """Files in `flows/` that are single commands."""
@@ -86,8 +89,8 @@ environment:
 Runs until Ctrl-C. One such process per server is enough; `make up` includes it."""
 
 
-def make_app() -> typer.Typer:
-    """Return the application, without the commands of the storage."""
+def make_app(flow_of: "FlowOf") -> typer.Typer:
+    """Return the application; `flow_of` returns the flow of a request."""
     app = exits.make_app(
         "From images and labels to a model that retrains itself.", epilog="Help for a command: data-to-model run --help"
     )
@@ -101,7 +104,7 @@ def make_app() -> typer.Typer:
         _starting(options, is_told=not options.check)
         from flows.cli import start
 
-        return start.run(options)
+        return start.run(options, flow_of)
 
     def predict(options: PredictOptions) -> int:
         """Predict every row of a dataset, or every image of a folder, exactly once.
@@ -113,7 +116,7 @@ def make_app() -> typer.Typer:
         _starting(options)
         from flows.cli import start
 
-        return start.predict(options)
+        return start.predict(options, flow_of)
 
     def backfill(options: BackfillOptions) -> int:
         """Train and evaluate a model on several versions of a source's data.
@@ -124,7 +127,7 @@ def make_app() -> typer.Typer:
         _starting(options, is_told=not options.list_only)
         from flows.cli.backfill import backfill
 
-        return backfill(options)
+        return backfill(options, flow_of)
 
     def audit(options: AuditOptions) -> int:
         """List images whose labels are probably wrong, worst first.
@@ -257,15 +260,18 @@ def watch() -> int:
     return watch.main()
 
 
-def main(name: str | None = None, *, words: Sequence[str] | None = None, more: typer.Typer | None = None) -> int:
+def main(
+    flow_of: "FlowOf", name: str | None = None, *, words: Sequence[str] | None = None, more: typer.Typer | None = None
+) -> int:
     """Run one command and return its exit code.
 
     Args:
+        flow_of: Returns the flow of a request.
         name: The command, if a script is for it alone; else the first of `words` names it.
         words: The command line without the program's name.
         more: Application whose commands are added.
     """
-    app = make_app()
+    app = make_app(flow_of)
     if more:
         app.registered_commands += more.registered_commands
     prog = f"python flows/{_SCRIPTS[name]}" if name else "data-to-model"

@@ -15,7 +15,7 @@ from tasks.resources import capacity, scaling
 from tasks.runners import node_checks
 
 
-def backfill(options: BackfillOptions) -> int:
+def backfill(options: BackfillOptions, flow_of: start.FlowOf) -> int:
     """Train on each version that is named, or list them; return 1 if one failed."""
     with refused_if_invalid():
         recipe = recipes.override(recipes.load(options.recipe or "mnist-resnet18"), options.settings)
@@ -39,7 +39,7 @@ def backfill(options: BackfillOptions) -> int:
             note(f"\nversion {number} of {len(versions)}: {uri}")
             parameters = start.training_parameters(options, recipe, storage=options.storage, data=uri)
             parameters["judge_only"] = not options.promote
-            code = guarded(partial(start.start, start.training_flow, parameters, as_json=options.as_json))
+            code = guarded(partial(start.start, flow_of, parameters, as_json=options.as_json))
             if code in (HUNG_UP, INTERRUPTED):
                 return code
             if code:

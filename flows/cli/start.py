@@ -30,20 +30,7 @@ FlowOf = Callable[[dict[str, Any], Any], "Flow[..., Any]"]
 """Returns the flow for its parameters and its plan, None: it plans; importing it takes seconds, so after the checks."""
 
 
-def training_flow(request: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
-    """Return the flow of the whole pipeline; Prefect records the name of its module, which is not `__main__`."""
-    from flows import pipeline
-
-    return pipeline.flow_of(request, plan)
-
-
-def _prediction_flow(_: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
-    from flows import predict
-
-    return predict.flow_of(plan)
-
-
-def run(options: RunOptions) -> int:
+def run(options: RunOptions, flow_of: FlowOf) -> int:
     """Run the pipeline, or with `--check` only its checks."""
     if options.check:
         with no_folder_stays(options.storage):
@@ -52,7 +39,7 @@ def run(options: RunOptions) -> int:
         request = preflight.check_and_plan(options)
     start_ray = options.workers != 0 and request.plan.needs_ray
     return start(
-        training_flow,
+        flow_of,
         parameters_of(request),
         request.plan,
         as_json=options.as_json,
@@ -89,7 +76,7 @@ def _check_api(_: preflight.Preflight) -> str:
     return check_api()
 
 
-def predict(options: PredictOptions) -> int:
+def predict(options: PredictOptions, flow_of: FlowOf) -> int:
     """Run batch prediction."""
     names = ("data", "model", "storage", "split", "min_confidence", "workers")
     request = {name: getattr(options, name) for name in names}
@@ -101,7 +88,7 @@ def predict(options: PredictOptions) -> int:
         if start_ray:
             node_checks.check_nodes(resolved.root, options.workers)
     parameters = request | {"stage_timeout": options.stage_timeout}
-    return start(_prediction_flow, parameters, resolved, as_json=options.as_json, csv=options.csv, start_ray=start_ray)
+    return start(flow_of, parameters, resolved, as_json=options.as_json, csv=options.csv, start_ray=start_ray)
 
 
 def choose_resources(options: FlowOptions) -> None:

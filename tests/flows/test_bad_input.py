@@ -20,6 +20,7 @@ from storage.uri import URI, Root
 from tasks.learning import images, recipes
 from tasks.planning import make_plan, predict_request
 from tests import mirrors
+from tests.runs import no_flow
 
 FINGERPRINT = "0123456789ab"
 LIMIT_S = 5.0
@@ -200,7 +201,7 @@ def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_beg
     command, *words = bad.command.split(" ")
     words = [word.format(**places).replace('""', "") for word in words]
     before, started = _listing(Path(places["root"])), time.monotonic()
-    code = storage.__main__.main(words) if command == "storage" else app.main(words=[command, *words])
+    code = storage.__main__.main(words) if command == "storage" else app.main(no_flow, words=[command, *words])
     took, said = time.monotonic() - started, capsys.readouterr()
     line = said.err.removeprefix(f"{app.STARTING}\n")
     assert (code, said.out, len(line.splitlines())) == (2, "", 1), said.err

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.cli import app, start
+from flows.cli import app
 from storage.uri import Root
 from tasks.jobs.nodes import Node
 from tasks.resources import capacity
@@ -27,7 +27,7 @@ ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "model",
 
 def run(*words: str) -> int:
     """The exit code of a run that must not get to its flow."""
-    return app.main("run", words=words)
+    return app.main(no_flow, "run", words=words)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
     for name in ("RAY_ADDRESS", "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(start, "training_flow", no_flow)
     monkeypatch.setenv("PIPELINE_STORAGE", str(tmp_path / "root"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     (tmp_path / "prefect").mkdir()
@@ -100,7 +99,7 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFi
     assert run("--data", str(tmp_path / "nothing")) == 2
     assert "--data: nothing exists at" in capsys.readouterr().err
     assert not (tmp_path / "root").exists()
-    assert app.main("predict", words=["--data", str(tmp_path / "nothing")]) == 2
+    assert app.main(no_flow, "predict", words=["--data", str(tmp_path / "nothing")]) == 2
     assert "--data" in capsys.readouterr().err
     assert not (tmp_path / "root").exists()
 

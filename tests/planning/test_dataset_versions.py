@@ -13,6 +13,7 @@ from storage.uri import DatasetURI, Root
 from tasks.learning import recipes
 from tasks.planning import make_plan
 from tasks.planning.dataset_versions import check_one, chosen, known
+from tests.runs import no_flow
 
 _NAMES = ["mnist-00000000000b", "mnist-00000000000c", "mnist-00000000000a"]
 """Oldest first, which is not their order by name."""
@@ -102,7 +103,7 @@ def test_a_backfill_only_judges_unless_told_to_promote(
 ) -> None:
     requests = _noted(monkeypatch)
     root = str(versions[0]).partition("/datasets")[0]
-    assert app.main("backfill", words=[*words, "--storage", root, "--workers", "0"]) == 0
+    assert app.main(no_flow, "backfill", words=[*words, "--storage", root, "--workers", "0"]) == 0
     assert [(request["data"], request["judge_only"]) for request in requests] == [(uri, judge_only) for uri in versions]
 
 
@@ -117,13 +118,13 @@ def test_a_backfill_of_own_images_does_the_versions_of_one_folder_each_with_the_
         _own(root, name, f"/{name[:5]}", listed=listed, schema=schema, channels=3, test_fraction=0.3)
     asked = _noted(monkeypatch)
     words = ["--recipe", "images-resnet18", "--storage", root, "--workers", "0"]
-    assert app.main("backfill", words=[*words, "--list"]) == 0
+    assert app.main(no_flow, "backfill", words=[*words, "--list"]) == 0
     assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
-    assert app.main("backfill", words=[*words, "--list", "--json"]) == 0
+    assert app.main(no_flow, "backfill", words=[*words, "--list", "--json"]) == 0
     assert [uri.rpartition("/")[2] for uri in json.loads(capsys.readouterr().out)] == names
-    assert app.main("backfill", words=words) == 2
+    assert app.main(no_flow, "backfill", words=words) == 2
     assert "several data sets, photos, trees; name the versions of one" in capsys.readouterr().err
-    assert app.main("backfill", words=[*words, *names[:2]]) == 0
+    assert app.main(no_flow, "backfill", words=[*words, *names[:2]]) == 0
     assert [request["data"].rpartition("/")[2] for request in asked] == names[:2]
     made = make_plan.make_plan(storage=root, recipe=recipes.load("images-resnet18"), data=asked[0]["data"], workers=0)
     assert (made.recipe.data.test_fraction, made.raw.name) == (0.3, names[0])
