@@ -28,6 +28,7 @@ _KILLED = 128 + signal.SIGKILL
 _ENV = {
     # Nobody preempts this machine, and the watcher's processes cost each job a second of a core.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",  # in jobs, too: else Ray Data starts an actor that collects its usage
     # No other machine may join: the node's address becomes 127.0.0.1, and Ray listens on that alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_START_HOOK": "tasks.jobs.dashboard.without_client_server",
@@ -40,7 +41,6 @@ to disk beyond it."""
 _RAY_ENV = {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # else Ray lists all log files ten times a second
 }
 _DASHBOARD_ENV = {"RAY_DASHBOARD_ENABLE_PROFILING": "1"}
