@@ -64,25 +64,25 @@ def metric_title(name: str) -> str:
     return name.replace("_", " ").replace("f1", "F1")
 
 
-def p_value(one: int, other: int) -> float:
-    """Compute the two-sided p-value of the exact McNemar test for `one` and `other` discordant rows (McNemar 1947).
+def p_value(better: int, worse: int) -> float:
+    """Compute the two-sided p-value of the exact McNemar test for `better` and `worse` discordant rows (McNemar 1947).
 
     It is a sign test: if the models are equally good, a discordant row is of either kind with probability 1/2.
     """
-    total = one + other
+    total = better + worse
     term = tail = 1
-    for number in range(min(one, other)):
+    for number in range(min(better, worse)):
         term = term * (total - number) // (number + 1)
         tail += term
     return min(1.0, 2 * tail / (1 << total))
 
 
-def interval(one: int, other: int, *, num_rows: int) -> tuple[float, float]:
+def interval(better: int, worse: int, *, num_rows: int) -> tuple[float, float]:
     """Compute the 95 % interval of the difference of two paired proportions (Bonett and Price 2012, adjusted Wald).
 
     Its width is positive even if no row is discordant, and its coverage holds for as few as some dozen rows.
     """
-    shares = ((one + 1) / (num_rows + 2), (other + 1) / (num_rows + 2))
+    shares = ((better + 1) / (num_rows + 2), (worse + 1) / (num_rows + 2))
     middle = shares[0] - shares[1]
     half = _Z * math.sqrt((sum(shares) - middle**2) / (num_rows + 2))
     return max(-1.0, middle - half), min(1.0, middle + half)

@@ -67,15 +67,15 @@ class Narrator(logging.Handler):
             self._bar.stop()
             self._bar = None
 
-    def _progress(self, progress: dict[str, Any], told: str) -> None:
+    def _progress(self, progress: dict[str, Any], message: str) -> None:
         is_epoch, done, total = progress["what"] == EPOCHS, progress["done"], progress["total"]
         if is_epoch and self.console.is_terminal and progress.get("figures"):
             self._epoch(progress, progress["figures"])
         elif is_epoch or (not self.has_bar and time.monotonic() - self._last_line_at > _EVERY_S):
             self._last_line_at = time.monotonic()
-            self._line(f"  {told}")
+            self._line(f"  {message}")
         if self.has_bar:
-            self._move_bar(f"epoch {done}/{total} done" if is_epoch else told, progress["fraction"])
+            self._move_bar(f"epoch {done}/{total} done" if is_epoch else message, progress["fraction"])
 
     def _epoch(self, progress: dict[str, Any], figures: dict[str, Any]) -> None:
         if not self._has_header:
@@ -86,8 +86,8 @@ class Narrator(logging.Handler):
         best = ["best"] if figures["best_epoch"] == figures["epoch"] else []
         self._line("  " + "  ".join(cells + best))
 
-    def _move_bar(self, told: str, fraction: float) -> None:
-        description = escape(terminal.printable(told))
+    def _move_bar(self, message: str, fraction: float) -> None:
+        description = escape(terminal.printable(message))
         if self._bar is None:
             self._bar = Progress(
                 TextColumn("  {task.description}"),
@@ -107,9 +107,9 @@ class Narrator(logging.Handler):
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], description=description, completed=fraction * _PARTS, refresh=True)
 
-    def _line(self, told: str) -> None:
+    def _line(self, message: str) -> None:
         """Print a line without interpreting markup in it; the terminal wraps it, so that a URI can be copied whole."""
-        line = f"[{time.monotonic() - self.started:5.1f} s] {terminal.printable(told)}"
+        line = f"[{time.monotonic() - self.started:5.1f} s] {terminal.printable(message)}"
         line = terminal.short(line) if self.console.is_terminal else line
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -121,7 +121,7 @@ def attach(narrator: Narrator) -> None:
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.DEBUG)
-        logger.handlers = [one for one in logger.handlers if not isinstance(one, Narrator)] + [narrator]
+        logger.handlers = [handler for handler in logger.handlers if not isinstance(handler, Narrator)] + [narrator]
         logger.propagate = False
 
 

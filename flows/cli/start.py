@@ -118,7 +118,7 @@ def no_folder_stays(storage: str, *, if_refused: bool = False) -> Iterator[None]
     with contextlib.suppress(ValueError):  # the storage check reports it
         root = parse_root(storage)
         places += [] if root.is_s3 else [Path(root)]
-    missing = [[one for one in (place, *place.parents) if not one.exists()] for place in places]
+    missing = [[folder for folder in (place, *place.parents) if not folder.exists()] for place in places]
     is_refused = True
     try:
         yield

@@ -36,26 +36,26 @@ def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> Iterat
         yield "  ".join(aligned).rstrip()
 
 
-def page(folder: Folder, found: Manifest) -> Iterator[str]:
+def page(folder: Folder, manifest: Manifest) -> Iterator[str]:
     """Yield the lines that describe a committed result, without its schema and the files' checksums."""
     sections = {
         "parents": [(role, str(parent)) for role, parent in sorted(folder.parents.items())],
-        "parameters": list(_facts(found.parameters)),
-        "statistics": list(_facts(found.statistics)),
-        "producer": [(name, str(version)) for name, version in sorted(found.producer.items()) if version],
-        "files": list(_files(found)),
+        "parameters": list(_facts(manifest.parameters)),
+        "statistics": list(_facts(manifest.statistics)),
+        "producer": [(name, str(version)) for name, version in sorted(manifest.producer.items()) if version],
+        "files": list(_files(manifest)),
     }
-    yield f"{found.kind}  {folder.uri}"
+    yield f"{manifest.kind}  {folder.uri}"
     yield f"created  {moment(folder.created)}"
     for title, facts in sections.items():
         yield title
         yield from (f"  {line}" for line in table(facts or [("none",)]))
 
 
-def _files(found: Manifest) -> Iterator[tuple[str, str]]:
-    splits = list(dict.fromkeys(file.split for file in found.files))
+def _files(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    splits = list(dict.fromkeys(file.split for file in manifest.files))
     for split in [*splits, *([None] if len(splits) > 1 else [])]:
-        files = found.split(split)
+        files = manifest.split(split)
         rows = sum(file.rows or 0 for file in files)
         facts = [count(len(files), "file"), size(sum(file.size for file in files))]
         yield split or "all", ", ".join(facts + ([count(rows, "row")] if rows else []))

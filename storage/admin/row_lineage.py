@@ -27,17 +27,22 @@ def trace(uri: URI, *, file: str, row: int | None) -> Iterator[str]:
         ValueError: The result knows no such file or row; the message names the next step.
     """
     results = list(_ancestors(uri))
-    raw = [(place, made, part) for place, made in results for part in made.files if part.path.startswith(_SOURCES)]
+    raw = [
+        (place, recorded, part)
+        for place, recorded in results
+        for part in recorded.files
+        if part.path.startswith(_SOURCES)
+    ]
     if not raw:
         raise ValueError(f"--file: {uri} was not made from files of your own, so its rows have no file; omit --file")
-    place, made, part = raw[0]
+    place, recorded, part = raw[0]
     source = _source(tables.read_part(place, part, columns=_COLUMNS).to_pylist(), file, row)
     id_ = source["first_id"] + (row or 0)
     name = source["path"] if row is None else f"{source['path']} row {row}"
     for result, of in results:
         if of.kind == "predictions":
             yield f"{name}  {_prediction(result, of, source, id_)}"
-    folder = made.statistics["sources"][0]["url"]
+    folder = recorded.statistics["sources"][0]["url"]
     yield f"{name}  id {id_} of split {source['split']}  sha256 {source['sha256']}  from {folder}/{source['path']}"
 
 
@@ -46,9 +51,9 @@ def _ancestors(uri: URI) -> Iterator[tuple[URI, Manifest]]:
     pending, seen = [uri], set()
     while pending:
         place = pending.pop(0)
-        if place not in seen and (made := manifest.find(place)):
-            yield place, made
-            pending += [made.parent(role, of=place) for role in made.parents]
+        if place not in seen and (recorded := manifest.find(place)):
+            yield place, recorded
+            pending += [recorded.parent(role, of=place) for role in recorded.parents]
         seen.add(place)
 
 
@@ -69,9 +74,9 @@ def _source(sources: Sequence[dict[str, Any]], file: str, row: int | None) -> di
     return named[0]
 
 
-def _prediction(uri: URI, made: Manifest, source: dict[str, Any], id_: int) -> str:
+def _prediction(uri: URI, recorded: Manifest, source: dict[str, Any], id_: int) -> str:
     splits = (source["split"], "validation") if source["split"] == "train" else (source["split"],)
-    for part in (part for part in made.files if part.split in splits):
+    for part in (part for part in recorded.files if part.split in splits):
         table = tables.read_part(uri, part, columns=["id", "class_name", "probability"])
         for row in table.filter(pc.equal(table["id"], id_)).to_pylist():
             if row["class_name"] is None and row["probability"] is not None:

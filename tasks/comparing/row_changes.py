@@ -39,7 +39,7 @@ def compare(a: Results, b: Results, data: DataRows | None, *, is_same_data: bool
     if both.empty:
         raise ValueError(f"they share no test rows, by content{seen.note}")
     is_right = {name: both[f"prediction_{name}"] == both["label_b"] for name in "ab"}
-    better, worse = (both[is_right[one] & ~is_right[other]] for one, other in ("ba", "ab"))
+    better, worse = (both[is_right[right] & ~is_right[wrong]] for right, wrong in ("ba", "ab"))
     return {
         "rows": len(both),
         "note": seen.note.removeprefix("; "),

@@ -36,9 +36,9 @@ class Slice:
         return self.stop - self.start
 
 
-def is_encoded(made: Manifest) -> bool:
+def is_encoded(dataset: Manifest) -> bool:
     """Return whether a dataset's images are stored as their files' bytes."""
-    return images.store_of(made.columns["metadata"]) == images.FILES
+    return images.store_of(dataset.columns["metadata"]) == images.FILES
 
 
 def whole_files(listed: Sequence[File]) -> list[Slice]:

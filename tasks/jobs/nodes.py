@@ -54,13 +54,13 @@ class Node(BaseModel, frozen=True, extra="forbid"):
     """Reason why the node cannot work, if known."""
 
     @classmethod
-    def here(cls, *, name: str, probe: str, **found: Any) -> Self:
+    def here(cls, *, name: str, probe: str, **observed: Any) -> Self:
         """Describe the node of this process; CPU and GPU builds of a library count as the same version."""
         ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
         python = ".".join(platform.python_version_tuple()[:2])
         free = shutil.disk_usage(tempfile.gettempdir()).free
         code = producer()["code"]
-        return cls(name=name, probe=probe, python=python, ray=ray, torch=torch, code=code, free=free, **found)
+        return cls(name=name, probe=probe, python=python, ray=ray, torch=torch, code=code, free=free, **observed)
 
 
 def main() -> None:
@@ -68,10 +68,10 @@ def main() -> None:
     import ray  # the flow imports this module without Ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = importlib.import_module("tasks.jobs.nodes")  # workers cannot import `__main__`
+    module = importlib.import_module("tasks.jobs.nodes")  # workers cannot import `__main__`
     folder, asks_gpus = URI(sys.argv[1]), "--gpus" in sys.argv
     ray.init(logging_level="WARNING")
-    task = ray.remote(num_cpus=0, max_retries=0)(here.look)
+    task = ray.remote(num_cpus=0, max_retries=0)(module.look)
     tasks: dict[ray.ObjectRef, dict[str, str]] = {}
     for node in ray.nodes():
         if not node["Alive"]:
@@ -88,13 +88,13 @@ def main() -> None:
     events.write_event(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
 
 
-def look(folder: str, about: dict[str, str], has_gpus: bool = False) -> str:
+def look(folder: str, names: dict[str, str], has_gpus: bool = False) -> str:
     """Return this node's state as JSON; write its probe to `folder` only if it finds the caller's file there."""
     uri = URI(folder)
     sees, trouble = True, None
     try:
         files.read(uri.child(ASKED))
-        files.put(uri.child(about["probe"]), b"seen", mode="create")
+        files.put(uri.child(names["probe"]), b"seen", mode="create")
     except FileNotFoundError:
         sees = False
     except Exception as error:
@@ -102,17 +102,17 @@ def look(folder: str, about: dict[str, str], has_gpus: bool = False) -> str:
             raise
         trouble = f"cannot use {uri.parent}: {redact_text(' '.join(str(error).split()))}"
     gpu_trouble = devices.trouble_in_child(hidden_by_ray=True) if has_gpus else None
-    return Node.here(**about, sees_storage=sees, trouble=trouble, gpu_trouble=gpu_trouble).model_dump_json()
+    return Node.here(**names, sees_storage=sees, trouble=trouble, gpu_trouble=gpu_trouble).model_dump_json()
 
 
-def _answer(reference: "ray.ObjectRef", about: dict[str, str]) -> Node:
+def _answer(reference: "ray.ObjectRef", names: dict[str, str]) -> Node:
     import ray
 
     try:
         return Node.model_validate_json(ray.get(reference))
     except Exception as error:
         lines = str(errors.root_cause(error)).strip().splitlines() or [type(error).__name__]
-        return Node.model_validate(about | {"trouble": f"could not run a task: {lines[-1]}"})
+        return Node.model_validate(names | {"trouble": f"could not run a task: {lines[-1]}"})
 
 
 if __name__ == "__main__":

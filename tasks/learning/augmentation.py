@@ -37,13 +37,13 @@ def drawn(
     at_once = max(1, _DRAWN_AT_ONCE // (batch_size * max(1, numbers_per_row)))
     for start in range(0, steps, at_once):
         shape = (min(at_once, steps - start), numbers_per_row, batch_size)
-        here = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
-        for numbers in here:
+        chunk = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
+        for numbers in chunk:
             if max_shift:
                 numbers[:2] = torch.randint(0, 2 * max_shift + 1, (2, batch_size), generator=generator)
             if mirrors:
                 numbers[-1] = torch.randint(0, 2, (batch_size,), generator=generator)
-        yield from here.to(device, non_blocking=True)
+        yield from chunk.to(device, non_blocking=True)
 
 
 def shifted(images_BHWC: Tensor, offsets_2B: Tensor, *, max_shift: int) -> Tensor:

@@ -267,7 +267,7 @@ class Trainer:
         summed = totals.clone()
         if self.world_size > 1:
             dist.all_reduce(summed)
-        values: list[float] = torch.cat([summed, *(one.to(summed.dtype).view(1) for one in local)]).tolist()
+        values: list[float] = torch.cat([summed, *(scalar.to(summed.dtype).view(1) for scalar in local)]).tolist()
         if not math.isfinite(values[0]):
             raise NonFiniteLoss(f"{what} is {values[0]}; use a lower learning_rate or precision=fp32")
         return values

@@ -43,9 +43,9 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
     values of fields that it shares with the old one.
     """
     option, values = "" if isinstance(settings, Mapping) else "--set: ", recipe.to_dict()
-    given = settings if isinstance(settings, Mapping) else _parsed(settings)
+    by_field = settings if isinstance(settings, Mapping) else _parsed(settings)
     try:
-        changed = {_known(field): value for field, value in given.items()}
+        changed = {_known(field): value for field, value in by_field.items()}
         for name in sorted(changed, key=lambda name: not _settings()[name].chooses):  # a variant before its fields
             _change(values, name, changed[name])
         return from_dict(values)

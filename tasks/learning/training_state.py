@@ -27,8 +27,8 @@ _FIRST_ROWS = 5000
 """Most rows from which a model is initialised, as in airbench94."""
 
 
-def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
-    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, hardware."""
+def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields: dict[str, Any]) -> Snapshot:
+    """Copy the state after the latest epoch; `fields` holds more of `Meta`: parameters, resolved, hardware."""
     meta = Meta(
         model=dataclasses.asdict(trainer.model.spec) | {"temperature": history[-1].temperature},
         recipe=trainer.recipe.to_dict(),
@@ -37,7 +37,7 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
         step=history[-1].step,
         history=[dataclasses.asdict(metrics) for metrics in history],
         sha256={},
-        **about,
+        **fields,
     )
     training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
     # Steps change the originals meanwhile. Computing with the tensors is left to this thread: a second one would get
@@ -87,14 +87,14 @@ def size_of(trainer: Trainer) -> int:
     return 3 * sum(parameter.nbytes for parameter in trainer.model.parameters())
 
 
-def restore(folder: Path, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
+def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: dict[str, Any]) -> list[EpochMetrics]:
     """Restore `trainer` from the checkpoint in the local `folder`, verified before; return the history so far.
 
     Raises `WrongResume` if it belongs to a training on other data, with other parameters or another number of workers.
     """
     meta = Meta.model_validate_json((folder / META).read_bytes())
     before = {"dataset": meta.prepared, "parameters": meta.parameters, "workers": meta.resolved.get("workers")}
-    now = {"dataset": prepared, "parameters": about["parameters"], "workers": about["resolved"].get("workers")}
+    now = {"dataset": prepared, "parameters": fields["parameters"], "workers": fields["resolved"].get("workers")}
     if changes := [
         f"{name}: {before[name]} in the interrupted run, {now[name]} now" for name in now if before[name] != now[name]
     ]:

@@ -77,22 +77,22 @@ def read(evaluation: EvaluationURI) -> Answers | None:
     """Read the predictions behind `evaluation`; return None if they or their dataset no longer exist."""
     try:
         predictions = PredictionsURI(manifest.load(evaluation).parent("predictions", of=evaluation))
-        made = manifest.load(predictions)
-        place = DatasetURI(made.parent("dataset", of=predictions))
+        recorded = manifest.load(predictions)
+        place = DatasetURI(recorded.parent("dataset", of=predictions))
         dataset = manifest.load(place)
         rows = tables.read_split(predictions, "test", columns=["id", "label", "prediction"]).sort_by("id")
     except (KeyError, FileNotFoundError, Damaged):
         return None
     classes = images.classes_of(dataset.columns["metadata"])
     number = {name: label for label, name in enumerate(classes)}
-    answered = np.array([number.get(name, -1) for name in known_classes(predictions, made)])
+    answered = np.array([number.get(name, -1) for name in known_classes(predictions, recorded)])
     predicted = answered[rows["prediction"].to_numpy()]
     ids, labels = rows["id"].to_numpy(), rows["label"].to_numpy()
     return Answers(ids=ids, labels=labels, predictions=predicted, classes=classes, dataset=place)
 
 
-def known_classes(predictions: PredictionsURI, made: Manifest) -> tuple[str, ...]:
+def known_classes(predictions: PredictionsURI, recorded: Manifest) -> tuple[str, ...]:
     """Return the model's classes, in its order, from the columns of its predictions."""
-    part = manifest.read_file(predictions, made.split("test")[0])
+    part = manifest.read_file(predictions, recorded.split("test")[0])
     names = tables.open_parquet(pa.BufferReader(part)).schema_arrow.names
     return tuple(name.removeprefix(COLUMN) for name in names if name.startswith(COLUMN))

@@ -209,7 +209,7 @@ def _against_rivals(
 
 def _num_compared(checkpoint: CheckpointURI, decisions: Sequence[Decision], test_rows: str | None) -> int:
     """Return how many other models were compared with a champion on these test rows."""
-    compared = {one.challenger for one in decisions if one.differences and test_rows and one.test_rows == test_rows}
+    compared = {past.challenger for past in decisions if past.differences and test_rows and past.test_rows == test_rows}
     return len(compared - {checkpoint})
 
 

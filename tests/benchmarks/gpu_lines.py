@@ -181,12 +181,12 @@ def checkpoints(bench: Bench) -> Iterator[Measured]:
         writer = train_loop.Checkpoints(attempt, report, executor)
         for epoch in range(_WARM_UP + bench.epochs + 1, recipe.training.epochs + 1):
             history.append(trainer.run_epoch(epoch))
-            writer.take(history, trainer, prepared="", about=about)
+            writer.take(history, trainer, prepared="", fields=about)
             seconds.append(time.perf_counter() - begun)
             begun = time.perf_counter()
         writer.finish()
     begun = time.perf_counter()
-    snapshot = training_state.take(trainer, history, prepared="", about=about)
+    snapshot = training_state.take(trainer, history, prepared="", fields=about)
     blocked = time.perf_counter() - begun
     checkpoint.write(attempt.child("epoch-9999"), snapshot)
     complete = time.perf_counter() - begun

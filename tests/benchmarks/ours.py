@@ -97,7 +97,7 @@ def work(config: dict[str, Any]) -> None:
         last = dataclasses.replace(history[-1], epoch=len(history) + 1)
         history.append(last)
         started = time.perf_counter()
-        checkpoints.take(history, trainer, prepared=uri.fingerprint, about=about)
+        checkpoints.take(history, trainer, prepared=uri.fingerprint, fields=about)
         blocked = time.perf_counter() - started
         writer.submit(int).result()
         return {"seconds": blocked, "whole": time.perf_counter() - started}

@@ -22,7 +22,7 @@ from tests.benchmarks.gpu_bench import cannot_compile
 from tests.gpu import checks
 from tests.gpu.checks import classifier, distance, never_waiting, rows
 
-ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {}}
+FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
 CPU = torch.device("cpu")
 TOLERANCES = {"fp32": (1e-3, 0.05), "bf16": (0.05, 0.5)}
 """Largest distances of logits and of gradients from fp32 on the CPU; wrong layouts, rows or labels give 1 and more.
@@ -118,7 +118,7 @@ def test_model_that_cannot_be_captured_trains_kernel_by_kernel(gpu: torch.device
     history.append(graphed.run_epoch(1))
     assert isinstance(graphed.run_step, GraphedStep) and graphed.run_step.graph is None
     assert torch.cuda.current_stream(gpu) == torch.cuda.default_stream(gpu)
-    assert training_state.take(graphed, history, prepared="", about=ABOUT).serialized(), "copies still work"
+    assert training_state.take(graphed, history, prepared="", fields=FIELDS).serialized(), "copies still work"
     curve = torch.tensor([history[0].validation_loss, graphed.run_epoch(2).validation_loss])
     torch.testing.assert_close(curve, _curve(waiting()), rtol=0.02, atol=0.005)
     with pytest.raises(
@@ -158,7 +158,7 @@ def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_t
     history = [trainer.run_epoch(1)]
     for epoch in (1, 2):
         expected = _weights(trainer)
-        snapshot = training_state.take(trainer, history, prepared="", about=ABOUT)
+        snapshot = training_state.take(trainer, history, prepared="", fields=FIELDS)
         history.append(trainer.run_epoch(epoch + 1))
         stored = snapshot.serialized()
         weights = safetensors.torch.load(stored[WEIGHTS])
@@ -184,8 +184,8 @@ def test_training_that_goes_on_on_another_device_learns_as_one_that_stays(
     begun.model.backbone.to(memory_format=torch.channels_last)  # as on a GPU, also where a CPU stands in for it
     if not is_back:
         begun, goes_on = goes_on, begun
-    checkpoint.write(URI(str(tmp_path)), training_state.take(begun, [begun.run_epoch(1)], prepared="", about=ABOUT))
-    training_state.restore(tmp_path, goes_on, prepared="", about=ABOUT)
+    checkpoint.write(URI(str(tmp_path)), training_state.take(begun, [begun.run_epoch(1)], prepared="", fields=FIELDS))
+    training_state.restore(tmp_path, goes_on, prepared="", fields=FIELDS)
     for trainer, epochs in ((stays, (1, 2)), (goes_on, (2,))):
         for epoch in epochs:
             trainer.run_epoch(epoch)

@@ -67,9 +67,9 @@ def resume(rank: int, folder: str, world_size: int, model: str) -> None:
             module.register_forward_hook(lambda module, given, made: dropped.append(made == 0))
     history = [whole.run_epoch(1)]
     if rank == 0:
-        checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", about=about))
+        checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", fields=about))
     whole.run_epoch(2)  # ends after every rank has met, and so after the checkpoint was written
-    training_state.restore(Path(place), resumed, prepared="0123456789ab", about=about)
+    training_state.restore(Path(place), resumed, prepared="0123456789ab", fields=about)
     resumed.run_epoch(2)
     found: dict[str, Any] = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
     found["dropped"] = dropped[0] if dropped else torch.empty(0)
@@ -91,13 +91,13 @@ def resume_fine_tuning(rank: int, folder: str, world_size: int) -> None:
     for epoch in range(1, 5):
         history.append(whole.run_epoch(epoch))
         if rank == 0 and epoch in (1, 3):
-            snapshot = training_state.take(whole, history, prepared="0123456789ab", about=about)
+            snapshot = training_state.take(whole, history, prepared="0123456789ab", fields=about)
             checkpoint.write(URI(f"{folder}/epoch-{epoch}"), snapshot)
         if epoch == 2:
             states["head only"] = training.weights(whole)
     states["whole"] = training.weights(whole)
     for phase, after, trainer in zip(("frozen", "unfrozen"), (1, 3), resumed, strict=True):
-        training_state.restore(Path(folder, f"epoch-{after}"), trainer, prepared="0123456789ab", about=about)
+        training_state.restore(Path(folder, f"epoch-{after}"), trainer, prepared="0123456789ab", fields=about)
         for epoch in range(after + 1, 5):
             trainer.run_epoch(epoch)
         states[phase] = training.weights(trainer)

@@ -27,7 +27,7 @@ from tests.learning.training import same, weights
 pytestmark = pytest.mark.usefixtures("small_model")
 
 PREPARED = "0123456789ab"
-ABOUT: dict[str, Any] = {"parameters": {"epochs": 3, "seed": 0}, "resolved": {"workers": 1, "precision": "fp32"}}
+FIELDS: dict[str, Any] = {"parameters": {"epochs": 3, "seed": 0}, "resolved": {"workers": 1, "precision": "fp32"}}
 EPOCHS = {1: "attempt-1/epoch-0001", 2: "attempt-1/epoch-0002", 3: "attempt-2/epoch-0003"}
 """Where each epoch lies: the first attempt was cut off after two, the second made the last."""
 VALIDATION_LOSSES = [0.5, 0.4, 0.6]
@@ -45,7 +45,7 @@ class Run:
         for epoch, loss in enumerate(VALIDATION_LOSSES, start=1):
             self.history.append(dataclasses.replace(trainer.run_epoch(epoch), validation_loss=loss))
             self.weights.append(weights(trainer))
-            snapshot = training_state.take(trainer, self.history, prepared=PREPARED, about=ABOUT)
+            snapshot = training_state.take(trainer, self.history, prepared=PREPARED, fields=FIELDS)
             checkpoint.write(URI(str(scratch / EPOCHS[epoch])), snapshot)
 
 
@@ -138,7 +138,7 @@ class TestNewest:
 class TestRestore:
     def test_everything_comes_back(self, run: Run, scratch: URI, digits: dict[str, Split]) -> None:
         trainer = new_trainer(digits)
-        history = training_state.restore(Path(scratch, EPOCHS[2]), trainer, prepared=PREPARED, about=ABOUT)
+        history = training_state.restore(Path(scratch, EPOCHS[2]), trainer, prepared=PREPARED, fields=FIELDS)
         assert history == run.history[:2]
         assert same(weights(trainer), run.weights[1])
         trainer.run_epoch(3)
@@ -158,7 +158,7 @@ class TestRestore:
         trainer = new_trainer(digits)
         before = weights(trainer)
         with pytest.raises(WrongResume, match=f"^{message}.*--refresh"):
-            training_state.restore(Path(scratch, EPOCHS[2]), trainer, prepared=prepared, about=ABOUT | changed)
+            training_state.restore(Path(scratch, EPOCHS[2]), trainer, prepared=prepared, fields=FIELDS | changed)
         assert same(weights(trainer), before)
 
     def test_pickled_program_is_not_executed(self, scratch: URI, digits: dict[str, Split], tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ class TestRestore:
         shutil.rmtree(Path(scratch, EPOCHS[3]))
         assert newest(scratch) == scratch.child(EPOCHS[2]), "the digests give it away: it is not loaded at all"
         with pytest.raises(pickle.UnpicklingError):
-            training_state.restore(Path(scratch, EPOCHS[2]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
+            training_state.restore(Path(scratch, EPOCHS[2]), new_trainer(digits), prepared=PREPARED, fields=FIELDS)
         assert not marker.exists()
         torch.load(path, weights_only=False)
         assert marker.exists(), "the program does nothing even when it is executed: this test cannot fail"
@@ -191,7 +191,10 @@ class TestCommit:
         history = [vars(metrics) for metrics in run.history]
         assert meta.history == committed.statistics["history"] == history and committed.statistics["best_epoch"] == 2
         assert committed.parents == {"prepared": parent()}
-        assert (committed.parameters, committed.statistics["resolved"]) == (ABOUT["parameters"], ABOUT["resolved"])
+        assert (committed.parameters, committed.statistics["resolved"]) == (
+            FIELDS["parameters"],
+            FIELDS["resolved"],
+        )
 
     @pytest.mark.parametrize(
         ("damaged", "message"),

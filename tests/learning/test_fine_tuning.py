@@ -16,7 +16,7 @@ from tests.learning.training import same, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
 
-ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {}}
+FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
 FROZEN: dict[str, Any] = {"model": "mobilenet-v3-small", "batch_size": 16, "start": "pretrained", "freeze_epochs": 2}
 """Two epochs of the head, one of everything; the model draws dropout and has batch normalisation."""
 
@@ -62,9 +62,9 @@ def test_fine_tuning_that_resumes_in_any_phase_is_equal_bit_by_bit(
     for epoch in (1, 2, 3, 4):
         history.append(whole.run_epoch(epoch))
         if epoch == after:
-            snapshot = training_state.take(whole, history, prepared="0123456789ab", about=ABOUT)
+            snapshot = training_state.take(whole, history, prepared="0123456789ab", fields=FIELDS)
             checkpoint.write(URI(str(tmp_path)), snapshot)
-    before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", about=ABOUT)
+    before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", fields=FIELDS)
     assert [*before, *(resumed.run_epoch(epoch) for epoch in range(after + 1, 5))] == history
     assert same(weights(resumed), weights(whole))
 

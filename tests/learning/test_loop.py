@@ -29,7 +29,7 @@ LEARNING_RATE = 3e-5
 TOLERANCE = 1e-3
 """Relative. Seen with 1 and 2 threads, with and without oneDNN, from SSE4.1 to AVX-512: up to 2e-4. Seen with another
 warm-up (0.3 for 0.25), label smoothing (0.04 for 0.05), shift (1 for 2) or learning rate (by 3 %): 2e-3 and more."""
-ABOUT = {"parameters": {"epochs": 2}, "resolved": {"workers": 1}}
+FIELDS = {"parameters": {"epochs": 2}, "resolved": {"workers": 1}}
 
 
 class Run:
@@ -39,7 +39,7 @@ class Run:
         trainer = resnet18(digits)
         self.history = [trainer.run_epoch(1)]
         self.checkpoint = folder
-        snapshot = training_state.take(trainer, self.history, prepared="0123456789ab", about=ABOUT)
+        snapshot = training_state.take(trainer, self.history, prepared="0123456789ab", fields=FIELDS)
         checkpoint.write(URI(str(folder)), snapshot)
         self.history.append(trainer.run_epoch(2))
         self.weights = weights(trainer)
@@ -91,7 +91,7 @@ class TestRun:
 
     def test_resumed_run_is_equal_bit_by_bit(self, undisturbed: Run, digits: dict[str, Split]) -> None:
         resumed = resnet18(digits)
-        history = training_state.restore(undisturbed.checkpoint, resumed, prepared="0123456789ab", about=ABOUT)
+        history = training_state.restore(undisturbed.checkpoint, resumed, prepared="0123456789ab", fields=FIELDS)
         torch.manual_seed(1)  # nothing may hang on the generator that gave the first weights
         assert [*history, resumed.run_epoch(2)] == undisturbed.history
         assert same(weights(resumed), undisturbed.weights)

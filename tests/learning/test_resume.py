@@ -14,7 +14,7 @@ from tests.learning.training import same, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
 
-ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {}}
+FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
 
 
 @pytest.mark.parametrize("model", ["drawing", "mobilenet-v3-small"])
@@ -25,9 +25,9 @@ def test_resumed_run_of_a_model_that_draws_is_equal_bit_by_bit(
     train, validation = training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
     whole, resumed = (training.trainer(recipe, train, validation) for _ in range(2))
     history, place = [whole.run_epoch(1)], URI(str(tmp_path))
-    checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", about=ABOUT))
+    checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", fields=FIELDS))
     history.append(whole.run_epoch(2))
-    before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", about=ABOUT)
+    before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", fields=FIELDS)
     assert [*before, resumed.run_epoch(2)] == history
     assert same(weights(resumed), weights(whole))
 
@@ -38,8 +38,8 @@ def test_how_an_optimizer_runs_on_a_device_is_not_taken_to_another(digits: dict[
     there, here = (training.trainer(recipe, train, validation) for _ in range(2))
     history, place = [there.run_epoch(1)], URI(str(tmp_path))
     there.optimizer.param_groups[0]["capturable"] = True  # as on a GPU; on a CPU it would be an error
-    checkpoint.write(place, training_state.take(there, history, prepared="0123456789ab", about=ABOUT))
-    training_state.restore(tmp_path, here, prepared="0123456789ab", about=ABOUT)
+    checkpoint.write(place, training_state.take(there, history, prepared="0123456789ab", fields=FIELDS))
+    training_state.restore(tmp_path, here, prepared="0123456789ab", fields=FIELDS)
     assert here.optimizer.param_groups[0]["capturable"] is False
     assert here.run_epoch(2).step == 2 * history[0].step
 

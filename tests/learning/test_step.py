@@ -20,7 +20,7 @@ from tests.learning.training import computed, same, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
 
-ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {}}
+FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
 
 
 class Graph:
@@ -210,7 +210,7 @@ class TestValidation:
 def test_snapshot_does_not_change_with_later_steps(digits: dict[str, Split]) -> None:
     trainer, again = small(digits), small(digits)
     history = [trainer.run_epoch(1)]
-    later = training_state.take(trainer, history, prepared="0", about=ABOUT)
+    later = training_state.take(trainer, history, prepared="0", fields=FIELDS)
     trainer.run_epoch(2)
-    at_once = training_state.take(again, [again.run_epoch(1)], prepared="0", about=ABOUT).serialized()
+    at_once = training_state.take(again, [again.run_epoch(1)], prepared="0", fields=FIELDS).serialized()
     assert later.serialized() == at_once

@@ -31,7 +31,7 @@ def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -
     trainer.model.spec = dataclasses.replace(trainer.model.spec, classes=NAMES)
     scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/letters-0123456789ab"))
     about: dict[str, Any] = {"parameters": {}, "resolved": {"precision": "fp32"}}
-    snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", about=about)
+    snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", fields=about)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
     model = {"image_shape": [28, 28, 1], "classes": list(NAMES), "temperature": 1.0}

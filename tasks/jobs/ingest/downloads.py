@@ -109,9 +109,9 @@ def write_split(
     bounds = images.part_bounds(rows, images.num_parts(rows, source.image_shape))
 
     def encoded(bound: tuple[int, int]) -> bytes:
-        here = slice(*bound)
-        ids = np.arange(first + here.start, first + here.stop)
-        return tables.encode(images.to_table(ids, split.images[here], split.labels[here], classes=source.classes))
+        span = slice(*bound)
+        ids = np.arange(first + span.start, first + span.stop)
+        return tables.encode(images.to_table(ids, split.images[span], split.labels[span], classes=source.classes))
 
     listed = []
     contents = dataset_parts.in_threads(encoded, bounds, threads=threads or os.cpu_count() or 1)

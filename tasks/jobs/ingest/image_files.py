@@ -61,11 +61,11 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         listed = content_split.with_splits(listed, fraction=fraction, classes=spec.classes, sha256=sha256)
     for split in ("train", "test", NEW):
         chosen = [file for file in listed if file.split == split]
-        here = [list(file) for file in chosen]  # without names: there may be a million
-        bounds = images.part_bounds(len(here), _num_parts(spec, chosen))
+        entries = [list(file) for file in chosen]  # without names: there may be a million
+        bounds = images.part_bounds(len(entries), _num_parts(spec, chosen))
         for index, (start, stop) in enumerate(bounds):
-            about = {"split": split, "part": index, "first": start, "rows": stop - start}
-            pieces.append(about | {"files": here[start:stop]})
+            piece = {"split": split, "part": index, "first": start, "rows": stop - start}
+            pieces.append(piece | {"files": entries[start:stop]})
     return Work(shape=shape, classes=tuple(spec.classes), pieces=pieces, labels=spec.labels)
 
 

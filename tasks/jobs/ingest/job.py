@@ -36,7 +36,7 @@ def run(spec: IngestSpec, backend: StageBackend) -> None:
         kind="raw",
         parents={"files": spec.source} if spec.kind == "files" else {},  # the user's own files are no committed result
         parameters=spec.parameters,
-        listed=[*(File.model_validate(part) for one in done for part in one["parts"]), *beside],
+        listed=[*(File.model_validate(part) for piece in done for part in piece["parts"]), *beside],
         schema=tables.describe(images.schema(work.shape, work.classes, store=user_files.store_of(spec))),
         statistics={
             **statistics,
@@ -50,7 +50,7 @@ def run(spec: IngestSpec, backend: StageBackend) -> None:
 def _each(
     backend: StageBackend,
     function: Callable[..., Piece],
-    given: Sequence[Piece],
+    inputs: Sequence[Piece],
     spec: IngestSpec,
     *,
     what: str,
@@ -58,11 +58,11 @@ def _each(
     **more: Any,
 ) -> list[Piece]:
     """Return `function` of each piece, in order; pieces travel as JSON, since Ray Data turns lists into arrays."""
-    items = [{"piece": json.dumps(piece)} for piece in given]
+    items = [{"piece": json.dumps(piece)} for piece in inputs]
     done: list[Piece] = []
     for row in backend.each(_call, items, function=function, spec=spec.model_dump_json(), more=more) if items else ():
         done.append(json.loads(row["made"]))
-        events.progress(what, len(done), len(given), fraction=upto * len(done) / len(given))
+        events.progress(what, len(done), len(inputs), fraction=upto * len(done) / len(inputs))
     return done
 
 

@@ -36,15 +36,15 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     """Assign to each file the number of its first part and the id of its first row in its split."""
     first, part = Counter[str](), Counter[str]()
     shape, planned = user_files.shape_of(spec), []
-    for file, found in zip(user_files.listed(spec), surveyed, strict=True):
-        parts = images.num_parts(found["rows"], shape) if found["rows"] else 0
+    for file, survey in zip(user_files.listed(spec), surveyed, strict=True):
+        parts = images.num_parts(survey["rows"], shape) if survey["rows"] else 0
         begin = {"first": first[file.split], "part": part[file.split]}
-        planned.append({"file": file._asdict(), "parts": parts, "rows": found["rows"], **begin})
-        first[file.split] += found["rows"]
+        planned.append({"file": file._asdict(), "parts": parts, "rows": survey["rows"], **begin})
+        first[file.split] += survey["rows"]
         part[file.split] += parts
     if spec.is_new:
         return Work(shape=shape, classes=tuple(spec.classes), pieces=planned)
-    labels = [FileLabels(**found) for found in surveyed]
+    labels = [FileLabels(**survey) for survey in surveyed]
     classes = class_names.of_files(labels)
     for remark in class_names.remarks(labels, classes):
         events.write_line(f"WARNING: {remark}")
@@ -73,25 +73,25 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
             parts.append(tables.write_part(spec.target, table, split=file.split, index=index))
             if not spec.is_new:
                 beside.append(thumbnail_parts.write(spec.target, some, split=file.split, index=index))
-            decoded += [one and dataclasses.replace(one, pixels=b"", thumbnail=b"") for one in some]
+            decoded += [image and dataclasses.replace(image, pixels=b"", thumbnail=b"") for image in some]
             labels += its
             problems |= {f"{file.path} row {start + row}": why for row, why in enumerate(wrong) if why}
-    about = {"split": file.split, "first_id": piece["first"], "rows": piece["rows"], "path": file.path}
-    about |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
-    about |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
-    return user_files.written(file.split, [*parts, *beside], decoded, labels, [about], problems)
+    facts = {"split": file.split, "first_id": piece["first"], "rows": piece["rows"], "path": file.path}
+    facts |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
+    facts |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
+    return user_files.written(file.split, [*parts, *beside], decoded, labels, [facts], problems)
 
 
 def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expected: bool) -> str:
     """Return how many rows of one file cannot be used, and why; empty if all can."""
-    told = []
+    sentences = []
     if problems:
         (reason, _), *others = Counter(problems).most_common()
         why = f"{reason}{', and other errors' if others else ''}"
-        told.append(f"{len(problems)} of {len(labels)} images could not be read: {why}")
+        sentences.append(f"{len(problems)} of {len(labels)} images could not be read: {why}")
     if are_expected and (unlabelled := labels.count(None)):
-        told.append(f"{unlabelled} of {len(labels)} rows have no label")
-    return "; ".join(told)
+        sentences.append(f"{unlabelled} of {len(labels)} rows have no label")
+    return "; ".join(sentences)
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def written(parts: Sequence[File], labels: dict[str, Counter[int]], **more: Any)
 def class_counts(done: Sequence[Piece], classes: Sequence[str]) -> dict[str, dict[str, int]]:
     """Count the rows of each class in each split; rows with other labels are not counted (preprocess drops them)."""
     total: dict[str, Counter[str]] = {}
-    for one in done:
-        for split, labels in one["labels"].items():
+    for piece in done:
+        for split, labels in piece["labels"].items():
             total.setdefault(split, Counter()).update(labels)
     return {split: {name: counts[str(label)] for label, name in enumerate(classes)} for split, counts in total.items()}

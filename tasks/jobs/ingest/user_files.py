@@ -88,7 +88,7 @@ def to_table(
     columns = images.schema(shape_of(spec), classes, store=store_of(spec))
     arrays = [
         pa.array(range(first, first + len(decoded)), pa.int64()),
-        pa.array([one and one.pixels for one in decoded], columns.field("image").type),
+        pa.array([image and image.pixels for image in decoded], columns.field("image").type),
         pa.array(labels, pa.int64()),
     ]
     return pa.table(arrays, schema=columns)
@@ -106,13 +106,13 @@ def written(
 
     The problem of an image that is not there at all is `pieces.MISSING`.
     """
-    there = [one for one in decoded if one is not None]
+    readable = [image for image in decoded if image is not None]
     return pieces.written(
         parts,
         {split: Counter(label for label in labels if label is not None)},
-        widths=_range([one.width for one in there]),
-        heights=_range([one.height for one in there]),
-        modes=dict(Counter(one.mode for one in there)),
+        widths=_range([image.width for image in readable]),
+        heights=_range([image.height for image in readable]),
+        modes=dict(Counter(image.mode for image in readable)),
         unlabelled=labels.count(None),
         sources=[[source[name] for name in COLUMNS] for source in sources],
         unreadable=[f"{name} ({problem})" for name, problem in itertools.islice(problems.items(), _SHOWN)],
@@ -122,27 +122,27 @@ def written(
 
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
     """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be read."""
-    found = _found(done, spec.source)
-    columns = {name: [row[at] for one in done for row in one["sources"]] for at, name in enumerate(COLUMNS)}
+    summary = _found(done, spec.source)
+    columns = {name: [row[at] for piece in done for row in piece["sources"]] for at, name in enumerate(COLUMNS)}
     sink = io.BytesIO()
     sources = pa.table({name: columns[name] for name in row_origins.SCHEMA.names}, schema=row_origins.SCHEMA)
     pq.write_table(sources, sink, compression="zstd")
     table = commits.write_file(spec.target, f"{row_origins.NAME}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
-    about = {
+    statistics = {
         "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
-        "found": found,
+        "found": summary,
         "left_out": spec.left_out,
         "unreadable": {
             "count": sum(columns["unreadable"]),
-            "missing": sum(one["missing"] for one in done),
+            "missing": sum(piece["missing"] for piece in done),
             "files": list(itertools.compress(columns["path"], columns["unreadable"]))[:_SHOWN],
-            "named": [name for one in done for name in one["unreadable"]][:_SHOWN],
+            "named": [name for piece in done for name in piece["unreadable"]][:_SHOWN],
         },
-        "unlabelled": sum(one["unlabelled"] for one in done),
+        "unlabelled": sum(piece["unlabelled"] for piece in done),
         "notice": None,
     }
-    return [table], about
+    return [table], statistics
 
 
 def describe_unreadable(raw: Manifest) -> str | None:
@@ -161,9 +161,9 @@ def _range(sides: list[int]) -> list[int]:
 
 def _found(done: Sequence[Piece], source: URI) -> dict[str, Any]:
     """Summarize the original images: smallest and largest width and height, and the count of each pixel format."""
-    modes: Counter[str] = sum((Counter(one["modes"]) for one in done), Counter())
+    modes: Counter[str] = sum((Counter(piece["modes"]) for piece in done), Counter())
     if not modes:
-        first = next((name for one in done for name in one["unreadable"]), "there are no images")
+        first = next((name for piece in done for name in piece["unreadable"]), "there are no images")
         raise ValueError(f"no image in {source} could be read (first: {first}); use files of a supported format")
-    sides = {name: _range([side for one in done for side in one[name]]) for name in ("widths", "heights")}
+    sides = {name: _range([side for piece in done for side in piece[name]]) for name in ("widths", "heights")}
     return {"modes": dict(modes)} | sides

@@ -77,30 +77,30 @@ class RankContext:
     """Called at every sign of progress."""
 
 
-def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, here: RankContext) -> Loader:
+def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, context: RankContext) -> Loader:
     """Make the loader of one rank, with its batches on its device, for the dataset at `uri` described by `prepared`."""
-    shape, rank, world_size = images.shape_of(prepared.columns["metadata"]), here.rank, here.world_size
+    shape, rank, world_size = images.shape_of(prepared.columns["metadata"]), context.rank, context.world_size
 
     def slices(split: str) -> list[Slice]:
         batch_size = recipe.training.batch_size if split == "train" else None
         return dataset_parts.shard(prepared.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
 
     def held(some: Sequence[Slice]) -> Batch:
-        blocks = _blocks(dataset_parts.read_ahead(uri, some), shape, here.beat)
+        blocks = _blocks(dataset_parts.read_ahead(uri, some), shape, context.beat)
         return tensors(blocks, num_rows=sum(map(len, some)), shape=shape)
 
-    if here.loader == "resident":
+    if context.loader == "resident":
         train, validation = (held(slices(split)) for split in ("train", "validation"))
-        return ResidentLoader(train, validation, seed=recipe.training.seed, rank=rank, device=here.device)
-    if here.loader == "dataloader":
+        return ResidentLoader(train, validation, seed=recipe.training.seed, rank=rank, device=context.device)
+    if context.loader == "dataloader":
         train, validation = (
             held(dataset_parts.whole_files(prepared.split(split))) for split in ("train", "validation")
         )
         how = {"seed": recipe.training.seed, "rank": rank, "world_size": world_size}
-        is_gpu = here.device.type == "cuda"
-        return MapStyleLoader(train, validation, prepare=here.prepare, pin_memory=is_gpu, **how)
+        is_gpu = context.device.type == "cuda"
+        return MapStyleLoader(train, validation, prepare=context.prepare, pin_memory=is_gpu, **how)
     transform = Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else None
-    rows = (here.rows or PartsReader)(uri, slices, shape, transform, here.device)
+    rows = (context.rows or PartsReader)(uri, slices, shape, transform, context.device)
     window_rows = min(WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
     num_rows = sum(map(len, slices("train")))
     return StreamingLoader(rows, num_rows=num_rows, window_rows=window_rows, seed=recipe.training.seed, rank=rank)

@@ -41,33 +41,33 @@ _NUM_IMAGES = 32
 _T = TypeVar("_T")
 
 
-def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) -> None:
+def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContext) -> None:
     """Train `spec.recipe` on `prepared` to its last epoch, starting from the newest complete checkpoint, if any."""
     with compiled_code(spec.recipe, root=spec.storage):
-        _train(spec, prepared, attempt, here)
+        _train(spec, prepared, attempt, context)
 
 
-def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) -> None:
-    recipe, rank, kind = spec.recipe, here.rank, here.device.type
+def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContext) -> None:
+    recipe, rank, kind = spec.recipe, context.rank, context.device.type
     if kind == "cuda":
-        torch.cuda.set_device(here.device)  # NCCL sends objects through the current device, by default the first
-    threads = min(_gathered(here.threads, here.world_size))  # every rank must split its sums in the same way
+        torch.cuda.set_device(context.device)  # NCCL sends objects through the current device, by default the first
+    threads = min(_gathered(context.threads, context.world_size))  # every rank must split its sums in the same way
     torch.set_num_threads(threads)
     if kind == "cpu":
         process.keep_memory()
     seed_everything(recipe.training.seed)
     if kind == "cpu" and recipe.training.compile:
         devices.check_compiler(where=f"node {platform.node()}")
-    loader = make_loader(recipe, spec.source, prepared, here)
+    loader = make_loader(recipe, spec.source, prepared, context)
     with gc_paused():  # most models import torchvision
         is_random = spec.initial is None and spec.weights is None
         model = Classifier(model_of(recipe, prepared, initial=spec.initial), pretrained=is_random)
-    every = _gathered(resolve_precision(recipe.training.precision, here.device, model), here.world_size)
+    every = _gathered(resolve_precision(recipe.training.precision, context.device, model), context.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
-    set_arithmetic(precision, here.device)
-    is_graphed = choices.takes_graph(recipe, device=kind, world_size=here.world_size, loader=here.loader)
-    resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
-    about: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
+    set_arithmetic(precision, context.device)
+    is_graphed = choices.takes_graph(recipe, device=kind, world_size=context.world_size, loader=context.loader)
+    resolved = {"workers": context.world_size, "device": kind, "precision": precision, "threads": threads}
+    fields: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
     training_state.check_storable(model)
     if is_random:
         training_state.initialize_from_rows(model, loader)
@@ -79,23 +79,23 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
         recipe,
         model,
         loader,
-        device=here.device,
+        device=context.device,
         precision=precision,
         is_graphed=is_graphed,
         class_counts=[prepared.statistics["class_counts"]["train"][name] for name in model.spec.classes],
     )
-    assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
+    assert trainer.world_size == context.world_size, "torch.distributed has another number of workers"
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_describe_rows(trainer)}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
     trained_on = attempts.trained_on(spec, prepared)
-    history = _resume(spec.scratch, trainer, about, trained_on=trained_on)
+    history = _resume(spec.scratch, trainer, fields, trained_on=trained_on)
     with ThreadPoolExecutor(1) as writer:
-        checkpoints = Checkpoints(attempt, here.report, writer)
+        checkpoints = Checkpoints(attempt, context.report, writer)
         while not _is_last(history, recipe) and not _committed(spec, trainer):
             epoch = len(history) + 1
 
             def on_batch(at: str = f"epoch {epoch}") -> None:
-                here.beat()
+                context.beat()
                 failpoint("step", at)
 
             on_step, on_first_batch = reporter(epoch, recipe.training.epochs, rank), None
@@ -104,8 +104,8 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
             metrics = trainer.run_epoch(epoch, on_step=on_step, on_batch=on_batch, on_first_batch=on_first_batch)
             history.append(metrics)
             failpoint("report", f"epoch {epoch}")
-            checkpoints.take(history, trainer, prepared=trained_on, about=about)
-            here.beat()
+            checkpoints.take(history, trainer, prepared=trained_on, fields=fields)
+            context.beat()
         checkpoints.finish()
 
 
@@ -129,26 +129,26 @@ def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
     return _gathered(trainer.rank == 0 and manifest.is_committed(spec.target), trainer.world_size)[0]
 
 
-def _resume(scratch: URI, trainer: Trainer, about: dict[str, Any], *, trained_on: str) -> list[EpochMetrics]:
+def _resume(scratch: URI, trainer: Trainer, fields: dict[str, Any], *, trained_on: str) -> list[EpochMetrics]:
     """Restore the newest complete checkpoint of any attempt; return its history, empty if there is none.
 
-    Adds to `about` the hardware and versions of all epochs, past and future.
+    Adds to `fields` the hardware and versions of all epochs, past and future.
     """
-    here = Hardware.here(trainer.device, precision=trainer.precision)
-    about["hardware"] = now = hardware.together(_gathered(here, trainer.world_size))
+    current = Hardware.here(trainer.device, precision=trainer.precision)
+    fields["hardware"] = now = hardware.together(_gathered(current, trainer.world_size))
     with tempfile.TemporaryDirectory() as name:
         meta = _fetch(scratch, Path(name), trainer)
         if meta is None:
             return []
-        history = training_state.restore(Path(name), trainer, prepared=trained_on, about=about)
+        history = training_state.restore(Path(name), trainer, prepared=trained_on, fields=fields)
     is_done, is_elsewhere = meta.is_last, not set(now) <= set(meta.hardware)
-    about["hardware"] = meta.hardware if is_done else hardware.together(meta.hardware, now)
+    fields["hardware"] = meta.hardware if is_done else hardware.together(meta.hardware, now)
     if threads := int(meta.resolved["threads"]):
         # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
         # On other hardware, which may have fewer cores, the sums differ anyway.
         threads = min(threads, torch.get_num_threads()) if is_elsewhere else threads
         torch.set_num_threads(threads)
-        about["resolved"]["threads"] = threads
+        fields["resolved"]["threads"] = threads
     if trainer.rank == 0:
         if is_elsewhere and not is_done:
             events.write_line(
@@ -183,7 +183,7 @@ class Checkpoints:
         """History up to the epoch that is not reported yet; empty if there is none."""
         self._written: Future[None] | None = None
 
-    def take(self, history: list[EpochMetrics], trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> None:
+    def take(self, history: list[EpochMetrics], trainer: Trainer, *, prepared: str, fields: dict[str, Any]) -> None:
         """Start to write the state after the latest epoch, if it is to have a checkpoint.
 
         First waits for the previous one, and raises its error.
@@ -193,7 +193,7 @@ class Checkpoints:
             self.finish()
             self._history = list(history)
             if trainer.rank == 0:
-                snapshot = training_state.take(trainer, history, prepared=prepared, about=about)
+                snapshot = training_state.take(trainer, history, prepared=prepared, fields=fields)
                 self._written = self.writer.submit(checkpoint.write, self._folder(epoch), snapshot)
         if trainer.rank == 0:
             _tell_epoch(history, trainer)

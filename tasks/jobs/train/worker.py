@@ -72,7 +72,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     rows = None
     if loader == choices.RAY_DATA:
         rows = ray_data_rows(spec.recipe)
-    here = RankContext(
+    rank_context = RankContext(
         rank=rank,
         world_size=context.get_world_size(),
         device=device,
@@ -83,7 +83,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
         rows=rows,
         beat=beat,
     )
-    train_loop.train(spec, prepared, attempt, here)
+    train_loop.train(spec, prepared, attempt, rank_context)
 
 
 def ray_data_rows(recipe: Recipe) -> Callable[..., RowSource]:

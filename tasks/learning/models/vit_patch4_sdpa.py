@@ -28,12 +28,14 @@ class PackedAttention(nn.Module):
     copies them and moves the batch to the second dimension and back.
     """
 
-    def __init__(self, given: nn.MultiheadAttention) -> None:
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
         super().__init__()
-        assert given.batch_first and given.dropout == 0 and given.bias_k is None, "not the attention of a ViT"
-        self.num_heads = given.num_heads
-        self.in_proj_weight, self.in_proj_bias = given.in_proj_weight, given.in_proj_bias
-        self.out_proj = given.out_proj
+        assert attention.batch_first and attention.dropout == 0 and attention.bias_k is None, (
+            "not the attention of a ViT"
+        )
+        self.num_heads = attention.num_heads
+        self.in_proj_weight, self.in_proj_bias = attention.in_proj_weight, attention.in_proj_bias
+        self.out_proj = attention.out_proj
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, need_weights: bool = False) -> tuple[Tensor, None]:
         """Attend from `query` (B, T, width) to itself: torchvision passes it as `key` and `value` too."""

@@ -42,8 +42,8 @@ class LeanTrainer(DataParallelTrainer):
     def _create_default_callbacks(self) -> list[Any]:
         return [each for each in super()._create_default_callbacks() if type(each).__name__ not in _UNNEEDED]
 
-    def _initialize_and_run_controller(self, **given: Any) -> Result:
-        controller = Controller(**given)
+    def _initialize_and_run_controller(self, **named: Any) -> Result:
+        controller = Controller(**named)
 
         def control() -> Result:
             asyncio.run(controller.run())
@@ -61,11 +61,11 @@ class Workers(WorkerGroup):
         # of its own, a worker would have to wait for a new process.
         return custom_runtime_env
 
-    def _init_train_context_on_workers(self, *given: Any) -> None:
+    def _init_train_context_on_workers(self, *positional: Any) -> None:
         real = ray.get_runtime_context
         ray.get_runtime_context = lambda: _NoActor(real())
         try:
-            super()._init_train_context_on_workers(*given)
+            super()._init_train_context_on_workers(*positional)
         finally:
             ray.get_runtime_context = real
 
@@ -90,8 +90,8 @@ class Controller(TrainController):
 
     worker_group_cls = Workers
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
         self.given_up = threading.Event()
 
     async def _run_control_loop_iteration(self) -> None:
