@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.s3 import Server
 
 _IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
+_LONG_S = 240
+"""Seconds that a file of whole runs takes, if it has no limit of its own."""
 
 
 def pytest_configure() -> None:
@@ -37,9 +39,13 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with files that take long: at the end one pytest worker would wait for the other's."""
-    long = {item.path for item in items if item.get_closest_marker("slow") or item.path.parent == Path(__file__).parent}
-    items.sort(key=lambda item: item.path not in long)
+    """Begin with files that may take longest: at the end one pytest worker would wait for the other's."""
+    limits = dict.fromkeys((item.path for item in items), 0.0)
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        is_long = item.get_closest_marker("slow") or item.path.parent == Path(__file__).parent
+        limits[item.path] = max(limits[item.path], limit.args[0] if limit else 0, _LONG_S if is_long else 0)
+    items.sort(key=lambda item: limits[item.path], reverse=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,8 @@ from tests.s3 import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-_RECIPE = ["--recipe", "mnist-sample-resnet18", "--workers", "2", "--set", "precision=fp32", "--set", "epochs=2"]
+_SAMPLE = ["--recipe", "mnist-sample-resnet18", "--set", "model=small-cnn", "--set", "minimum=0"]
+_RECIPE = [*_SAMPLE, "--workers", "2", "--set", "precision=fp32", "--set", "epochs=12"]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
 ) -> None:
     root = Root(f"s3://{s3.bucket}/two-nodes")  # where the rows are prepared already
     write_raw(root)
-    recipe = ["--recipe", "mnist-sample-resnet18", "--workers", "1", "--set", "epochs=1", "--set", "loader=ray-data"]
+    recipe = [*_SAMPLE, "--workers", "1", "--set", "epochs=1", "--set", "loader=ray-data"]
     checkpoint = manifest.load(URI(_run(cluster, root, tmp_path, recipe).result()["uris"]["checkpoint"]))
     assert checkpoint.statistics["loader"] == "ray-data"
     reads = [task for task in cluster.state("tasks") if task["name"] == "ReadParts"]

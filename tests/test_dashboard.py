@@ -38,7 +38,8 @@ def test_dashboard_has_the_training_with_its_workers_and_stacks_and_the_datasets
     assert "ray::RayTrainWorker" in traceback
     assert {dataset["state"] for dataset in datasets} == {"FINISHED"}
     assert max(dataset["total_rows"] for dataset in datasets) == 7000
-    assert run.wait() == 0
+    run.process.terminate()
+    run.process.wait()
 
 
 def _ask(run: Run, path: str) -> str:

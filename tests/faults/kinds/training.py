@@ -22,7 +22,7 @@ def _worker_killed_at_launch(case: Case) -> dict[str, Any]:
     return case.expect_recovery(run)
 
 
-@kind("worker killed in mid-epoch", action="kill")
+@kind("worker killed in mid-epoch", quick=True, action="kill")
 @kind("worker frozen", action="freeze", options=_QUICK_STALL)
 @kind("rank stuck in a step", action="hang", options=_QUICK_STALL)
 @kind("exception in user code", action="raise")
@@ -33,7 +33,7 @@ def _worker_killed_at_launch(case: Case) -> dict[str, Any]:
 @kind("worker killed in mid-epoch: dataloader, 2 workers", action="kill", loader="dataloader")
 @kind("worker killed in mid-epoch: ray-data, 1 workers", action="kill", loader="ray-data", workers=1)
 @kind("worker killed in mid-epoch: ray-data, 2 workers", action="kill", loader="ray-data")
-@kind("worker killed in mid-epoch: ray-data, 3 workers", quick=True, action="kill", loader="ray-data", workers=3)
+@kind("worker killed in mid-epoch: ray-data, 3 workers", action="kill", loader="ray-data", workers=3)
 def _struck_in_step(
     case: Case, *, action: str, options: tuple[str, ...] = (), loader: str | None = None, workers: int = WORKERS
 ) -> dict[str, Any]:
