@@ -28,14 +28,12 @@ class PackedAttention(nn.Module):
     copies them and moves the batch to the second dimension and back.
     """
 
-    def __init__(self, attention: nn.MultiheadAttention) -> None:
+    def __init__(self, original: nn.MultiheadAttention) -> None:
         super().__init__()
-        assert attention.batch_first and attention.dropout == 0 and attention.bias_k is None, (
-            "not the attention of a ViT"
-        )
-        self.num_heads = attention.num_heads
-        self.in_proj_weight, self.in_proj_bias = attention.in_proj_weight, attention.in_proj_bias
-        self.out_proj = attention.out_proj
+        assert original.batch_first and original.dropout == 0 and original.bias_k is None, "not the attention of a ViT"
+        self.num_heads = original.num_heads
+        self.in_proj_weight, self.in_proj_bias = original.in_proj_weight, original.in_proj_bias
+        self.out_proj = original.out_proj
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, need_weights: bool = False) -> tuple[Tensor, None]:
         """Attend from `query` (B, T, width) to itself: torchvision passes it as `key` and `value` too."""
