@@ -71,7 +71,6 @@ examples:
 _DIFF = """
 examples:
   data-to-model diff champion:photos photos-images-finetune-0ab793f7984d
-  data-to-model diff champion:photos photos-images-finetune-0ab793f7984d --explain --seeds 3
   data-to-model diff data/datasets/raw/photos-1788d55bb02c data/datasets/raw/photos-6b3de3e0edcb --json"""
 _UP = """
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
@@ -169,8 +168,6 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         Data: files, or rows of Parquet, that were added, removed, renamed, relabelled, moved to
         another split, or changed, by their digests; then fields of the recipe, code, versions and
         hardware; metrics on the test rows that both predicted, and the rows that got better and worse.
-        With --explain, how much of the difference in accuracy data and recipe explain: models that are
-        missing for that are trained, so it may take long; repeating the command finds them.
         """
         from flows.cli.diff import diff
 

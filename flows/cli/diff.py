@@ -2,18 +2,15 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.cli.result_options import DiffOptions
 from storage import exits, terminal
 from storage.admin import format
 from storage.admin.commands import existing_root
-from storage.decision import METRICS, metric_title
+from storage.decision import metric_title
 from tasks.comparing import data_changes, results
 from tasks.comparing.diff import diff as compare
-
-if TYPE_CHECKING:
-    from tasks.comparing.attribution import Request
 
 _SHOWN = 20
 """Most rows of each list; `--json` has all."""
@@ -24,51 +21,13 @@ def diff(options: DiffOptions) -> int:
     with exits.refused_if_invalid():
         root = existing_root(options.storage)
         a, b = (results.find(root, word, option=option) for option, word in (("A", options.a), ("B", options.b)))
-    if options.explain:
-        from tasks.comparing import attribution
-
-        with exits.refused_if_invalid():
-            request = attribution.resolve(root, a, b, seeds=options.seeds)
-            if request.missing:
-                return _train(request, options)
-            document = attribution.explain(request)
-    else:
-        document = compare(a, b)
+    document = compare(a, b)
     if options.as_json:
         print(json.dumps(document, indent=1), flush=True)
-    else:
-        _show(document)
-    return 0
-
-
-def _train(request: "Request", options: DiffOptions) -> int:
-    """Train what is missing as a flow, which explains the difference at its end."""
-    from flows.cli import start
-
-    missing, number = len(request.missing), len(request.plans)
-    exits.note(
-        f"--explain: {number - missing} of {terminal.count(number, 'model')} measured already, {missing} missing"
-    )
-
-    def flow_of(_: dict[str, Any], request: Any = None) -> Any:
-        from flows.explain import flow_of
-
-        return flow_of(request)
-
-    parameters = {
-        "a": options.a,
-        "b": options.b,
-        "storage": str(request.root),
-        "seeds": options.seeds,
-        "workers": request.workers,
-    }
-    start_ray = request.needs_ray and request.workers != 0
-    return start.start(flow_of, parameters, request, as_json=options.as_json, start_ray=start_ray, show=_show)
-
-
-def _show(document: Mapping[str, Any]) -> None:
+        return 0
     for line in _lines(document):
         terminal.show(line)
+    return 0
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:
@@ -80,8 +39,6 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"metrics on the {terminal.count(tests['rows'], 'test row')} that both predicted"
         yield from (f"  {line}" for line in format.table(_metrics(tests["metrics"]), right=(1, 2, 3)))
         yield from [f"  {tests['note']}"] if tests["note"] else []
-    if "explained" in document:
-        yield from _explained(document["explained"])
     for sort in data_changes.SORTS:
         rows = [(row["file"], *_before(row)) for row in (document["data"] or data_changes.NONE)[sort]]
         yield from _list(f"{sort} in the data", rows)
@@ -95,33 +52,6 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
             for row in tests[sort]
         ]
         yield from _list(f"{sort}: file, label, prediction of A and of B", rows)
-
-
-def _explained(explained: Mapping[str, Any]) -> Iterator[str]:
-    if explained["only"]:
-        yield f"what explains it: {explained['only']} changed, so nothing was trained"
-        return
-    rows, seeds = terminal.count(explained["rows"], "test row"), explained["seeds"]
-    yield f"accuracy of the data of A and B with the recipe of A and B, on {rows}, with {seeds} seeds each"
-    arms = [
-        (arm["data"].upper(), arm["recipe"].upper(), *(f"{value:.4f}" for value in (*its, sum(its) / len(its))))
-        for arm in explained["arms"]
-        for its in [arm[METRICS["accuracy"]]]
-    ]
-    header = ("data", "recipe", *(f"seed +{number}" for number in range(seeds)), "mean")
-    yield from (f"  {line}" for line in format.table([header, *arms], right=range(2, 3 + seeds)))
-    yield from [f"  {explained['note']}"] if explained["note"] else []
-    yield "what explains the difference in accuracy"
-    parts = [
-        (
-            name,
-            f"{part['difference']:+.4f}",
-            f"95 % interval {part['lower']:+.4f} to {part['upper']:+.4f}"
-            + ("" if part["is_told_apart"] else ", not told apart from the noise of the seed"),
-        )
-        for name, part in explained["differences"].items()
-    ]
-    yield from (f"  {line}" for line in format.table(parts, right=(1,)))
 
 
 def _before(row: Mapping[str, Any]) -> tuple[str, str]:

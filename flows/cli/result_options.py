@@ -68,23 +68,6 @@ class DiffOptions(StorageOptions):
         ),
     ]
     b: Annotated[str, typer.Argument(metavar="B", help="the same; what is different is said of B against A")]
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="where data and recipe both changed: train the data of each with the recipe of the other, and say how "
-            "much of the difference in accuracy each explains",
-        ),
-    ] = False
-    seeds: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=2,
-            max=10,
-            help="with --explain: seeds per combination of data and recipe, 2 to 10; more give narrower intervals",
-        ),
-    ] = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

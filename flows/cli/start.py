@@ -139,13 +139,12 @@ def start(
     csv: Path | None = None,
     start_ray: bool = False,
     uses_network: bool = False,
-    show: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
     """Run a flow from the command line and show its progress and outcome; write its predictions to `csv`, if named.
 
     The flow carries out `plan`, or plans from `request`, its parameters, if there is none.
     Slow starts run in parallel: Ray (if `start_ray`), which takes longest, Prefect's server, and the imports for
-    downloads (if `uses_network`). `show` prints the outcome, unless that is that of a run.
+    downloads (if `uses_network`).
     """
     from tasks.runners.session import starting
 
@@ -190,5 +189,5 @@ def start(
     if as_json:
         print(json.dumps(summary, indent=1), flush=True)
     else:
-        (show or console.show)(summary)
+        console.show(summary)
     return 0

@@ -24,7 +24,7 @@ def diff(a: Results, b: Results) -> dict[str, Any]:
     document: dict[str, Any] = {"a": _described(a), "b": _described(b), "changes": []}
     notes: dict[str, str] = {}
     rows = data = tests = None
-    is_same = is_same_data(a, b)
+    is_same = _is_same_data(a, b)
     try:
         rows = None if is_same else data_rows.load(a, b)
         data = data_changes.compare(rows[1], rows[2], unit=rows[0]) if rows else data_changes.NONE
@@ -51,7 +51,7 @@ def _described(side: Results) -> dict[str, Any]:
     }
 
 
-def is_same_data(a: Results, b: Results) -> bool:
+def _is_same_data(a: Results, b: Results) -> bool:
     """Return whether both have the same data, as far as that is known."""
     first, second = map(_content, (a, b))
     return first is not None and first == second

@@ -30,7 +30,7 @@ def compare(a: Results, b: Results, data: DataRows | None, *, is_same_data: bool
     if is_one_dataset or is_same_data:
         pairs = pd.DataFrame({"id_a": ours["id"], "id_b": ours["id"]})
     else:
-        pairs = same_test_rows(data)
+        pairs = _same_test_rows(data)
     both = pairs.merge(ours.add_suffix("_a"), on="id_a").merge(theirs.add_suffix("_b"), on="id_b")
     models = {"the first": a.require(kinds.CHECKPOINT)[0], "the second": b.require(kinds.CHECKPOINT)[0]}
     root = reference.root_of(second[0])
@@ -51,7 +51,7 @@ def compare(a: Results, b: Results, data: DataRows | None, *, is_same_data: bool
     }
 
 
-def same_test_rows(data: DataRows | None) -> pd.DataFrame:
+def _same_test_rows(data: DataRows | None) -> pd.DataFrame:
     """Return `id_a` and `id_b` of the test rows with equal digests; raise `ValueError` if `data` has none of rows."""
     if data is None or data[0] == "whole file":
         raise ValueError("their test rows cannot be told to be the same images")

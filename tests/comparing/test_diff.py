@@ -177,7 +177,7 @@ def test_command_takes_runs_by_name_and_the_champion(
     for words in (["champion:pets", other.name], ["champion", other]):
         assert app.main(no_flow, words=["diff", *words, "--storage", local, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
-        assert document.keys() | {"explained"} == documented.keys("`diff`")
+        assert document.keys() == documented.keys("`diff`")
         assert document["changes"] == ["data: 1 file removed: cat 1"]
         assert [row["file"] for row in document["test_rows"]["worse"]] == ["test/cat/0.png"]
     assert app.main(no_flow, words=["diff", champion.name, other.name, "--storage", local]) == 0
