@@ -67,8 +67,8 @@ def mnist(
     """Train a model, evaluate it and promote it if it passes the gate; existing results are reused.
 
     Args:
-        recipe: Model and source, such as mnist-resnet18, or path.py:function on the worker; empty: that of the flow's
-            source, for your own images images-finetune.
+        recipe: Model and source, such as mnist-resnet18, or path.py:function or folder:function on the worker; empty:
+            that of the flow's source, for your own images images-finetune.
         storage: Storage root for all results: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or
             ./data.
         mirror: Mirrors to try before the source's own: http(s) addresses or folders.

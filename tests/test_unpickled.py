@@ -23,10 +23,9 @@ from tests.test_imports import MODULES, ROOT
 _PICKLES = {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal"}
 _RUN_TEXT = {"eval", "exec", "read_pickle", "to_pickle"}
 _ALLOWED = {
-    "tasks/learning/user_code.py": ["exec(compile(content, path, 'exec'), vars(module))"],
     "tasks/exporting/formats.py": ["torch.export.load(io.BytesIO(content))"],
 }
-"""A recipe's own file, given on the command line, and an export that this process has just written."""
+"""An export that this process has just written."""
 _SAFE_LOADERS = {"SafeLoader", "CSafeLoader"}
 _OPENS_PARQUET = {"ParquetFile", "ParquetDataset", "read_table", "read_schema", "read_metadata", "read_parquet"}
 _ONLY_PLACE = "storage/tables.py"

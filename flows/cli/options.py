@@ -100,8 +100,8 @@ class RecipeOptions(FlowOptions):
         Text,
         typer.Option(
             metavar="NAME",
-            help="the model to train and its source: a name, or path.py:function (default: mnist-resnet18, or "
-            "images-finetune with your own images)",
+            help="the model to train and its source: a name, path.py:function or folder:function (default: "
+            "mnist-resnet18, or images-finetune with your own images)",
         ),
     ] = None
     settings: Annotated[

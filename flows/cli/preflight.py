@@ -188,10 +188,7 @@ class Preflight:
         model = self.plan.recipe.model
         if not self.options.check and not (self.plan.needs_ray and user_code.is_reference(model)):
             return model
-        description, warning = model_check.check_model(self.plan)
-        if warning:
-            exits.note(f"WARNING: {warning}")
-        return description
+        return model_check.check_model(self.plan)
 
     @property
     def downloads(self) -> bool:

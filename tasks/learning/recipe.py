@@ -204,7 +204,7 @@ class Recipe:
     fallback: str | None = None
     """Recipe that the command line uses instead if no mirror of the source can be reached, if any."""
     origin: str | None = None
-    """Origin of a recipe outside the project, `path.py:function`; set by `load`."""
+    """Origin of a recipe outside the project, `path.py:function` or `folder:function`; set by `load`."""
 
     def __post_init__(self) -> None:
         check_name(self.name, field="name")

@@ -21,10 +21,10 @@ from tasks.planning.durations import PATTERN
 # Only the first alternative has a type, so that an error lists the recipes. The type is a list, because otherwise the
 # form returns to this alternative with each character typed into the other. The parameter's own type rejects numbers.
 _KNOWN = {"title": "of the project", "type": ["string", "null"], "enum": recipes.known()}
-_OUTSIDE = {"title": "of a file", "pattern": r"\.py:[A-Za-z_][A-Za-z0-9_]*$"}
+_OUTSIDE = {"title": "of a file", "pattern": r".:[A-Za-z_][A-Za-z0-9_]*$"}
 
 RecipeName = Annotated[str | None, Field(json_schema_extra={"type": ["string", "null"], "anyOf": [_KNOWN, _OUTSIDE]})]
-"""A recipe of the project, `path.py:function`, or None for that of the flow's data set."""
+"""A recipe of the project, `path.py:function`, `folder:function`, or None for that of the flow's data set."""
 _Count = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 0})]
 Workers = _Count | None
 """Number of workers; None: chosen by GPUs and batch."""

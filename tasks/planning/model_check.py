@@ -14,7 +14,6 @@ from tasks.learning import downloading, user_code
 from tasks.learning.epoch_metrics import few_steps_hint, smallest_piece
 from tasks.learning.recipes import Recipe
 from tasks.learning.user_code import UserCodeError, wrap_user_errors
-from tasks.learning.user_modules import opened_files
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import predictions_of
 from tasks.resources import devices, machine
@@ -75,7 +74,7 @@ def check_start(plan: Plan) -> None:
     if not (is_file or is_other) or plan.image_shape is None:
         return
     try:
-        model, _ = _build(plan)
+        model = _build(plan)
     except Exception:  # `check_model` and the training report it; on a cluster, packages may be there only
         return
     from tasks.learning import pretrained, training_state
@@ -132,11 +131,11 @@ def check_one_row(plan: Plan) -> None:
             ) from None
 
 
-def check_model(plan: Plan) -> tuple[str, str]:
+def check_model(plan: Plan) -> str:
     """Build the model, and where it will train on CPUs run a batch of two rows through it; takes seconds.
 
     Returns:
-        The model in words, and a warning, empty if there is none.
+        The model in words.
 
     Raises:
         ValueError: It cannot be built, or does not give one logit per class. For the user's own code the message names
@@ -144,9 +143,9 @@ def check_model(plan: Plan) -> tuple[str, str]:
     """
     recipe = plan.recipe
     if os.environ.get("RAY_ADDRESS") and plan.workers != 0:
-        return f"{recipe.model}, built only on the cluster's nodes, which have packages of their own", ""
+        return f"{recipe.model}, built only on the cluster's nodes, which have packages of their own"
     try:
-        num_weights, opened = _try(plan, rows=0 if recipe.resources.device != "cpu" and machine.gpus() else 2)
+        num_weights = _try(plan, rows=0 if recipe.resources.device != "cpu" and machine.gpus() else 2)
     except MemoryError:
         raise
     except Exception as error:
@@ -154,23 +153,23 @@ def check_model(plan: Plan) -> tuple[str, str]:
         reason = "; ".join(map(str.strip, lines if isinstance(error, UserCodeError) else lines[:1]))
         kind = "" if isinstance(error, UserCodeError | ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"model {recipe.model} cannot be used: {kind}{reason}") from None
-    return f"{recipe.model}, {count(num_weights, 'weight')}", _undeclared_warning(recipe.model, opened)
+    return f"{recipe.model}, {count(num_weights, 'weight')}"
 
 
-def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
-    """Build the model and run `rows` rows through it as in training; return the number of weights and files read."""
+def _try(plan: Plan, *, rows: int) -> int:
+    """Build the model and run `rows` rows through it as in training; return the number of weights."""
     import torch
 
-    model, opened = _build(plan)
+    model = _build(plan)
     shape = model.spec.image_shape
     if rows and max(shape[:2]) <= _LONGEST_SIDE:
         with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors(), torch.no_grad():
             model(torch.zeros(rows, *shape, dtype=torch.uint8))
-    return sum(weight.numel() for weight in model.parameters()), opened
+    return sum(weight.numel() for weight in model.parameters())
 
 
-def _build(plan: Plan) -> "tuple[Classifier, set[Path]]":
-    """Build the model as training does; return it, and the files that were read."""
+def _build(plan: Plan) -> "Classifier":
+    """Build the model as training does."""
     from tasks.learning.head import head_of
     from tasks.learning.modeling import Classifier, ModelSpec
 
@@ -181,12 +180,12 @@ def _build(plan: Plan) -> "tuple[Classifier, set[Path]]":
         model=plan.recipe.model, image_shape=shape, classes=classes, mean=(0.0,) * channels, std=(1.0,) * channels
     )
     # Another folder: a path relative to this one would not be found by workers.
-    with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors(), opened_files() as opened:
+    with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors():
         model = Classifier(spec, pretrained=plan.initial is None and plan.weights is None)
     training = plan.recipe.training
     if training.freeze_epochs or training.backbone_lr_scale != 1 or training.start.kind == "pretrained":
         head_of(model.backbone)
-    return model, opened
+    return model
 
 
 def _number_of_workers(workers: Workers, recipe: Recipe) -> int:
@@ -194,13 +193,3 @@ def _number_of_workers(workers: Workers, recipe: Recipe) -> int:
     if workers is None and not os.environ.get("RAY_ADDRESS") and recipe.resources.device != "cpu":
         return max(1, min(len(machine.gpus()), most_gpus_fed(recipe.training.batch_size)))
     return workers or 1
-
-
-def _undeclared_warning(model: str, opened: set[Path]) -> str:
-    files = user_code.undeclared(model, opened) if user_code.is_reference(model) else []
-    if not files:
-        return ""
-    return (
-        f"{model} reads {', '.join(map(str, files))}, which own() does not name: with other content, the result "
-        "made from this one would be reused; name it: own(..., files=[...]) (docs/your-recipe.md)"
-    )

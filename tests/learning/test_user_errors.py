@@ -95,7 +95,7 @@ def test_secrets_are_masked_and_the_text_around_them_is_kept(user_module: Any) -
 
 def test_missing_file_or_module_is_an_error_of_the_code_that_needs_it(user_module: Any, tmp_path: Path) -> None:
     assert str(error_of(user_module.opens, tmp_path)).startswith("FileNotFoundError: ")
-    assert "import it at the top of the recipe's file" in str(error_of(user_module.imports_late)).splitlines()[0]
+    assert "put it into a folder with recipe.py" in str(error_of(user_module.imports_late)).splitlines()[0]
 
 
 def test_errors_of_memory_peers_and_this_project_or_outside_the_users_file_pass(user_module: Any) -> None:

@@ -71,15 +71,17 @@ def known() -> list[str]:
 def load(name: str) -> Recipe:
     """Load the recipe `name`: call the function of that name, with `_` for `-`, in a module of this package.
 
-    `path.py:function` loads a recipe from a file outside the project. Raises `ValueError` listing the known names if
-    there is no such recipe, and, before executing anything, for code files outside the allowed roots.
+    `path.py:function` or `folder:function` loads a recipe from outside the project. Raises `ValueError` listing the
+    known names if there is no such recipe.
     """
     user_code.check_listed()
-    if ".py:" in name:
+    if ":" in name:
         return _outside(name)
     make = _shipped().get(name.replace("_", "-"))
     if make is None:
-        raise ValueError(f"recipe must be one of {', '.join(known())}, or path.py:function, got {name!r}")
+        raise ValueError(
+            f"recipe must be one of {', '.join(known())}, path.py:function or folder:function, got {name!r}"
+        )
     return make()
 
 
