@@ -33,14 +33,14 @@ test: $(VENV)/.installed ## run the tests, takes minutes (ARGS="-k name" selects
 test-slow: $(VENV)/.installed ## run the slow tests, which kill whole runs and train twice
 	$(BIN)/pytest -m slow $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
-test-gpu: $(VENV)/.installed ## run the tests of a GPU; without one most are skipped (next: python -m tests.benchmarks.gpu)
+test-gpu: $(VENV)/.installed ## run the tests of a GPU; without one most are skipped (next: python -m benchmarks.gpu)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 faults: $(VENV)/.installed ## inject all kinds of faults into real runs (ARGS=--quick: 8 minutes; ARGS=--help for more)
 	@$(BIN)/python -m tests.faults $(ARGS)
 
 bench: $(VENV)/.installed ## run the benchmarks against a plain script (ARGS=--quick: the sample; ARGS=--help for more)
-	@$(BIN)/python -m tests.benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/.installed ## build the site of the documentation in ./site; a link to nothing is an error
 	$(BIN)/zensical build --strict

@@ -15,6 +15,8 @@ import typer
 import yaml
 from pydantic import BaseModel
 
+from benchmarks import __main__ as benchmarks
+from benchmarks import gpu
 from flows.cli import app
 from storage.admin import change_commands
 from storage.decision import Decision
@@ -22,8 +24,6 @@ from storage.manifest import Manifest
 from tasks.auditing import rows as auditing_rows
 from tasks.learning import recipes
 from tests import documented, reference_pages
-from tests.benchmarks import __main__ as benchmarks
-from tests.benchmarks import gpu
 from tests.faults import __main__ as faults
 from tests.runs import CHECKOUT, no_flow
 
@@ -38,7 +38,7 @@ _OF_OTHERS = {
     *("--address", "--base-job-template", "--param", "--pool", "--prefix", "--state", "--type", "--watch"),
     *("--build", "--build-arg", "--cap-add", "--detach", "--from-literal", "--image", "--mount", "--rm", "--shm-size"),
     *("--config", "--headless", "--hide-scrollbars", "--screenshot", "--web", "--window-size"),
-    *("--duration", "--native", "--no-deps", "--pid", "--rate", "--resource-id", "--s3", "--temp-dir", "--times"),
+    *("--duration", "--native", "--no-deps", "--pid", "--rate", "--resource-id", "--temp-dir"),
 }
 """Options in the docs that are of other programs: Ray, Prefect, containers, servers and browsers, profilers."""
 _VARIABLE = re.compile(
@@ -106,7 +106,7 @@ def test_every_command_of_a_page_is_a_valid_request(page: Path) -> None:
     for words in _commands(page.read_text()):
         if words[0] == "make":
             assert words[1] in targets, words
-        elif words[:2] == ["python", "-m"] and words[2].startswith("tests."):
+        elif words[:2] == ["python", "-m"] and words[2].startswith(("tests.", "benchmarks")):
             assert importlib.util.find_spec(words[2]), words
         elif (parsed := _of_the_pipeline(words)) and not {"--help", "--version"} & set(parsed):
             command = group.commands[parsed[0]]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from benchmarks.gpu import cannot_compile
 from storage.uri import URI
 from tasks.learning import checkpoint, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
@@ -18,7 +19,6 @@ from tasks.learning.hardware import Hardware
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import autocast, move_model, resolve_precision, set_arithmetic
 from tasks.learning.step import GraphedStep
-from tests.benchmarks.gpu_bench import cannot_compile
 from tests.gpu import checks
 from tests.gpu.checks import classifier, distance, never_waiting, rows
 
