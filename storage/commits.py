@@ -35,7 +35,6 @@ def write_file(
     place = PurePosixPath(path)
     named = str(place.with_name(f"{place.stem}-{digest[: manifest.DIGEST_LENGTH]}{place.suffix}"))
     file = File(path=named, split=split, size=len(content), rows=rows, sha256=digest)
-    manifest.check_place(uri, file.path)
     if fixed_name:
         with contextlib.suppress(FileExistsError):
             files.put(uri.child(path), content, mode="create")
@@ -78,7 +77,6 @@ def commit(
         created=datetime.datetime.now(datetime.UTC),
     )
     content = result.signed().to_json()
-    manifest.check_place(uri, manifest.NAME)
     try:
         files.put(uri.child(manifest.NAME), content, mode="create")
     except FileExistsError:

@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_val
 from storage import files, reference
 from storage.error_policy import Permanent
 from storage.kinds import KindName
-from storage.uri import URI, Root, check_allowed, check_name
+from storage.uri import URI, Root, check_name
 
 NAME = reference.MANIFEST
 DIGEST_LENGTH = 12
@@ -117,9 +117,8 @@ def load(uri: URI) -> Manifest:
     """Read and check the manifest of a committed URI; every URI, typed or read from a manifest, is opened here.
 
     Raises `FileNotFoundError` if nothing is committed at `uri`, `Damaged` if the manifest differs from what was
-    committed, `ValueError` if `uri` is not allowed.
+    committed.
     """
-    check_place(uri, NAME)
     try:
         content = files.read(uri.child(NAME))
     except FileNotFoundError:
@@ -167,7 +166,6 @@ def find(uri: URI) -> Manifest | None:
         return None
     sizes = {entry.path: entry.size for entry in files.walk(uri)}
     for file in manifest.files:
-        check_place(uri, file.path)
         _check(uri, file, size=sizes.get(file.path))
     return manifest
 
@@ -197,14 +195,6 @@ def fetch_file(uri: URI, file: File, path: Path) -> None:
         _copy(uri, file, copy)
 
 
-def check_place(uri: URI, path: str) -> None:
-    """Raise `ValueError` if `uri` is not allowed, `Damaged` if it, or `path` in it, is a link out of its folder."""
-    check_allowed(uri)
-    for place, folder in ((uri, uri.parent), (uri.child(path), uri)):
-        if not place.lies_in(folder):
-            raise Damaged(f"{place} is a link that leads out of {folder}: replace the link with the file")
-
-
 def difference(file: File, *, size: int | None, sha256: str | None = None) -> str | None:
     """Say how a file of `size` bytes (none: it is missing) differs from the committed one; none if it does not."""
     if size != file.size:
@@ -226,7 +216,6 @@ def _copy(uri: URI, file: File, copy: BinaryIO | None) -> None:
 
 @contextlib.contextmanager
 def _located(uri: URI, file: File) -> Iterator[URI]:
-    check_place(uri, file.path)
     try:
         yield uri.child(file.path)
     except FileNotFoundError:

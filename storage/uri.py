@@ -13,8 +13,6 @@ FINGERPRINT_LENGTH = 12
 """Hexadecimal digits: 48 bits, so a collision is unlikely until one root holds millions of results."""
 _LONGEST = 1000
 """Maximum characters of a storage root: S3 allows 1,024 including the path below it, and file systems little more."""
-ALLOWED_ROOTS = "PIPELINE_ALLOWED_ROOTS"
-"""Environment variable: comma-separated folders and s3://bucket/prefix; nothing outside is read or written."""
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -129,25 +127,9 @@ def parse_root(value: str, *, option: str = "--storage") -> Root:
     if not re.match("[A-Za-z0-9+.-]*://|s3:|file:", value):
         value = os.path.abspath(os.path.expanduser(value))
     try:
-        root = Root(value)
-        check_allowed(root)
+        return Root(value)
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from None
-    return root
-
-
-def check_allowed(uri: URI) -> None:
-    """Raise `ValueError` unless `uri` lies in one of PIPELINE_ALLOWED_ROOTS; if that is unset, all URIs are allowed."""
-    if not (allowed := os.environ.get(ALLOWED_ROOTS)):
-        return
-    try:
-        roots = [URI(root.strip()) for root in allowed.split(",")]
-    except ValueError as error:
-        raise ValueError(
-            f"{ALLOWED_ROOTS} must be folders and s3://bucket/prefix, separated by commas: {error}"
-        ) from None
-    if not any(uri.lies_in(root) for root in roots):
-        raise ValueError(f"{uri} is outside {ALLOWED_ROOTS}: {', '.join(roots)}")
 
 
 def is_name(text: str) -> bool:

@@ -21,7 +21,7 @@ from flows.cli.preflight import Preflight, check_and_plan
 from storage import manifest, registry
 from storage.__main__ import main
 from storage.decision import Decision
-from storage.uri import ALLOWED_ROOTS, CheckpointURI
+from storage.uri import CheckpointURI
 from tasks.download import download
 from tasks.learning import downloading, pretrained, recipes, training_state
 from tasks.planning import make_plan, model_check
@@ -267,16 +267,6 @@ def test_published_model_with_several_heads_is_refused_before_anything_starts(ma
     plan = make(model="timm/deit_tiny_distilled_patch16_224")
     with pytest.raises(ValueError, match="cannot be used: model .* has several heads, head, head_dist; choose one"):
         model_check.check_model(plan)
-
-
-def test_file_outside_the_allowed_roots_is_refused(
-    make: Make, weights: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ALLOWED_ROOTS, f"{tmp_path},{pictures}")
-    (link := tmp_path / "link.safetensors").symlink_to(weights)
-    for path in (weights, link):
-        with pytest.raises(ValueError, match=f"^start: {path} is outside {ALLOWED_ROOTS}"):
-            make(model=lite0.MODEL, start=str(path))
 
 
 def test_champion_of_another_registered_model_gives_its_backbone_to_other_classes(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -87,21 +86,6 @@ def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return list(pool.map(function, items))
 
 
-def check_links(root: Root) -> None:
-    """Raise `ValueError` naming `--storage` if a shelf, or a folder on one, is a link that leads out of `root`.
-
-    `root` itself may be a link. The content of the folders is checked when it is read or written.
-    """
-    if root.is_s3:
-        return
-    for folder in map(root.child, ("datasets", *_SHELVES.values(), "leases", "registry")):
-        for place in [folder, *map(folder.child, files.children(folder))]:
-            if os.path.islink(place) and not place.lies_in(root):
-                raise ValueError(
-                    f"--storage: {place} is a link that leads out of {root}; link the whole {root} instead"
-                )
-
-
 def read_folders(places: Sequence[tuple[URI, str]]) -> list[Folder]:
     """Read the folders that `list_folders` returned; return those with files or damage, in the same order."""
     folders = map_in_threads(lambda place: read_folder(*place), places)
@@ -127,7 +111,7 @@ def _with_manifest(folder: Folder) -> Folder:
     except FileNotFoundError:
         rest = [entry for entry in folder.entries if entry.path != manifest.NAME]
         return dataclasses.replace(folder, entries=rest)
-    except (Damaged, ValueError) as error:  # it may also lie outside the allowed roots
+    except Damaged as error:
         return dataclasses.replace(folder, damage=str(error))
     parents = {role: committed.parent(role, of=folder.uri) for role in committed.parents}
     return dataclasses.replace(folder, kind=committed.kind, manifest=committed, parents=parents)

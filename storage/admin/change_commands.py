@@ -63,7 +63,6 @@ def promote(
     checkpoint = CheckpointURI(committed_result(uri)[0].uri)
     root = _root_of(checkpoint, None if storage is None else parse_root(storage))
     access.check_writable(root)
-    catalog.check_links(root)
     name = champions.promote(root, checkpoint, name=register_as, reason=reason)
     show_lines([f"{checkpoint} is now the champion of {name}"])
     _warn_if_worse(root, name)

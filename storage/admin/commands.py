@@ -230,7 +230,6 @@ def existing_root(storage: str) -> Root:
         raise ValueError(
             f"--storage: {root} does not exist or is empty; run the pipeline first, or choose another root"
         ) from None
-    catalog.check_links(root)
     return root
 
 

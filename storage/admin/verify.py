@@ -9,7 +9,7 @@ from storage.uri import Root
 
 
 def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = lambda file: None) -> Iterator[str]:
-    """Yield a sentence for every listed file that is missing, has another size or is a link out of the folder.
+    """Yield a sentence for every listed file that is missing or has another size.
 
     With `deep`, also for every file whose bytes differ, and for a parent whose bytes changed since `folder` was made.
     `on_file` is called with each file after its check.
@@ -20,8 +20,7 @@ def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = l
     sizes = {entry.path: entry.size for entry in folder.entries}
     for file in folder.manifest.files if folder.manifest else ():
         place = folder.uri.child(file.path)
-        problem = None if place.lies_in(folder.uri) else "it is a link that leads out of its folder"
-        problem = problem or manifest.difference(file, size=sizes.get(file.path))
+        problem = manifest.difference(file, size=sizes.get(file.path))
         if deep and not problem:
             try:
                 problem = manifest.difference(file, size=file.size, sha256=files.sha256(place))

@@ -37,7 +37,7 @@ class Results:
                 return
             try:
                 recorded = manifest.load(place)
-            except (FileNotFoundError, Damaged, ValueError) as error:  # deleted, or in a root that is not allowed here
+            except (FileNotFoundError, Damaged, ValueError) as error:  # deleted
                 missing[kind] = str(error)
                 return
             manifests[kind] = place, recorded

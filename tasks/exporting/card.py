@@ -70,7 +70,7 @@ def _lineage(role: str, uri: URI, digest: str) -> Iterator[str]:
     yield f"{role}  {reference.of(uri, root=reference.root_of(uri))}  {digest}"
     try:
         recorded = manifest.load(uri)
-    except (FileNotFoundError, PermissionError, ValueError, manifest.Damaged):  # deleted, or in a root not allowed here
+    except (FileNotFoundError, PermissionError, ValueError, manifest.Damaged):  # deleted
         return
     for parent_role, parent in sorted(recorded.parents.items()):
         yield from _lineage(parent_role, recorded.parent(parent_role, of=uri), parent.digest)

@@ -110,9 +110,7 @@ def write(folder: URI, snapshot: Snapshot) -> None:
 
 
 def read_meta(uri: URI) -> Meta | None:
-    """Read META; none if it is missing or damaged, or a file of the checkpoint is a link out of the attempts."""
-    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):
-        return None
+    """Read META; none if it is missing or damaged."""
     with contextlib.suppress(FileNotFoundError, ValidationError):
         meta = Meta.model_validate_json(files.read(uri.child(META)))
         return meta if meta == meta.signed() else None

@@ -22,7 +22,6 @@ def known(root: Root, data: str) -> list[DatasetURI]:
     folders: list[Folder] = []
     with contextlib.suppress(FileNotFoundError):
         access.check_readable(root)
-        catalog.check_links(root)
         folders = catalog.read_folders(catalog.list_folders(root, ["raw"]))
     data_of = {}
     for folder in sorted(folders, key=lambda folder: (folder.created, folder.uri)):

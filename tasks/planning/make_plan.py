@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from storage import access, champions, kinds, manifest, registry
-from storage.admin.catalog import check_links
 from storage.uri import URI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import recipes, sources
@@ -77,7 +76,6 @@ def check_root(storage: str) -> Root:
     """Return `storage` as a root; raise `ValueError` naming `--storage` if no files can be created there."""
     root = parse_root(storage)
     access.check_writable(root)
-    check_links(root)
     return root
 
 

@@ -28,10 +28,9 @@ def initial_weights(recipe: Recipe) -> Download | None:
         from tasks.learning import pretrained  # imports torchvision or timm, which takes seconds
 
         published, cached = pretrained.published(recipe.model), ""
-        with contextlib.suppress(ValueError):  # the cache is outside the allowed roots
-            path = pretrained.cached(published)
-            if path and files.sha256(parse_root(str(path))).startswith(published.sha256):
-                cached = path.as_uri()
+        path = pretrained.cached(published)
+        if path and files.sha256(parse_root(str(path))).startswith(published.sha256):
+            cached = path.as_uri()
         file = SourceFile(name=published.file, md5="", sha256=published.sha256, copy=cached, url=published.url)
     elif start.kind == "file":
         uri, digest = parse_root(start.file, option="start"), None

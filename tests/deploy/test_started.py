@@ -41,7 +41,6 @@ class Composed(Server):
 
     def __init__(self, folder: Path, checkout: Path) -> None:
         env = composed.example(empty="s3cret") | {"PREFECT_PORT": str(free_port()), "S3_PORT": str(free_port())}
-        env["PIPELINE_ALLOWED_ROOTS"] = f"s3://pipeline,{folder / 'photos'}"
         super().__init__(int(env["PREFECT_PORT"]), auth=f"admin:{env['PREFECT_PASSWORD']}")
         self._services, self._folder, self.checkout, self._env = composed.services(env), folder, checkout, env
         self._postgres = ""

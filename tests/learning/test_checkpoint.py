@@ -123,12 +123,6 @@ class TestNewest:
             shutil.copytree(Path(scratch, EPOCHS[3]), Path(scratch, f"attempt-{number}/epoch-0003"))
         assert newest(scratch) == scratch.child("attempt-10/epoch-0003")
 
-    def test_checkpoint_behind_a_link_out_of_the_scratch_is_passed_over(self, scratch: URI, tmp_path: Path) -> None:
-        place = Path(scratch, EPOCHS[3])
-        place.rename(tmp_path / "elsewhere")
-        place.symlink_to(tmp_path / "elsewhere")
-        assert newest(scratch) == scratch.child(EPOCHS[2])
-
     def test_without_a_complete_checkpoint_there_is_no_newest(self, scratch: URI, tmp_path: Path) -> None:
         for epoch in EPOCHS.values():
             truncate(Path(scratch, epoch, WEIGHTS))

@@ -6,7 +6,6 @@ import pytest
 
 from flows import pipeline
 from flows.predict import predict
-from storage.uri import ALLOWED_ROOTS
 from tasks.learning import user_code
 from tasks.orchestration.prefect_options import name_run, run_name
 
@@ -49,7 +48,6 @@ def test_a_run_is_called_by_its_recipe_and_main_settings(parameters: dict[str, A
 
 def test_a_recipe_that_cannot_be_loaded_is_left_to_the_flow_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(user_code.FILES, "/no/such/file.py")
-    monkeypatch.setenv(ALLOWED_ROOTS, "/data")
     assert name_run({"recipe": "mnist-resnet18", "settings": {"epochs": 5}}) == "mnist-resnet18 epochs=5"
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 
 from storage import access, commits, files, kinds, manifest, tables
 from storage.decision import Decision
-from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI
+from storage.uri import URI, CheckpointURI
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning import images, recipes
-from tasks.planning import make_plan, predict_request, result_uris
+from tasks.planning import make_plan, result_uris
 from tasks.planning.plan import Plan
 from tasks.resources import machine
 from tests.planning import conftest
@@ -243,38 +242,6 @@ class TestNeedsRay:
 
 def promote(made: Plan, champion: CheckpointURI) -> Decision:
     return conftest.promote(made.root, made.registered_model, champion, evaluation=made.evaluation)
-
-
-class TestRequest:
-    @pytest.mark.parametrize("shelf", ["checkpoints", "runs"])
-    def test_shelf_that_leads_out_of_the_root_is_refused_by_name(self, tmp_path: Path, shelf: str) -> None:
-        (tmp_path / "elsewhere").mkdir()
-        (tmp_path / "root").mkdir()
-        (tmp_path / "root" / shelf).symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(ValueError, match=f"^--storage: {tmp_path}/root/{shelf} is a link that leads out of"):
-            make(tmp_path / "root")
-        with pytest.raises(ValueError, match=f"^--storage: {tmp_path}/root/{shelf} is a link that leads out of"):
-            ask_to_predict(tmp_path / "root", dataset=tmp_path)
-
-    def test_what_is_not_allowed_is_refused_with_its_option(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv(ALLOWED_ROOTS, str(tmp_path / "root"))
-        root, outside = tmp_path / "root", tmp_path / "root2"
-        requests: list[tuple[str, Callable[[], object]]] = [
-            ("--storage", lambda: make(outside)),
-            ("--data", lambda: make(root, data=str(outside / "x"))),
-            ("--data", lambda: ask_to_predict(root, dataset=outside / "x")),
-        ]
-        for option, request in requests:
-            with pytest.raises(ValueError, match=f"^{option}: {outside}.* is outside PIPELINE_ALLOWED_ROOTS"):
-                request()
-        assert not outside.exists()
-
-
-def ask_to_predict(root: Path, *, dataset: Path) -> object:
-    """What batch prediction with the champion makes of a request."""
-    return predict_request.resolve(storage=str(root), model="champion", data=str(dataset), split=None, workers=None)
 
 
 def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(

@@ -12,7 +12,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from storage import access, commits, files, lease, manifest, registry
 from storage.admin.gc import Garbage
-from storage.uri import ALLOWED_ROOTS, URI, Root
+from storage.uri import URI, Root
 from tests import documented
 from tests.s3 import Server
 from tests.storage import results
@@ -482,44 +482,6 @@ def test_every_command_does_the_same_on_s3(s3: Server, ask: Ask) -> None:
     assert ask("show", "--json", first.raw).out == files.read(first.raw.child(manifest.NAME)).decode().splitlines()
     assert ask("gc", "--keep-days", "0", "--storage", root).out[-1].startswith("Deleted 6 items (")
     assert ask("verify", "--deep", "--storage", root).out[-1].startswith("OK: all files match their checksums (6 res")
-
-
-class TestBoundary:
-    """Nothing is reached through a link out of the root, or outside the roots that are allowed."""
-
-    @pytest.mark.parametrize("moved", ["checkpoints", "datasets/raw", "registry/digits"])
-    def test_shelf_or_folder_that_leads_out_of_the_root_is_refused(
-        self, root: Root, model: Model, tmp_path: Path, ask: Ask, moved: str
-    ) -> None:
-        Path(root, moved).rename(tmp_path / "elsewhere")
-        Path(root, moved).symlink_to(tmp_path / "elsewhere")
-        before = results.listing(Root(f"{tmp_path}/elsewhere"))
-        for command in (["ls"], ["gc"], ["promote", model.checkpoint]):
-            answer = ask(*command, "--storage", root)
-            assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-            assert answer.err[0].startswith(f"error: --storage: {root}/{moved} is a link that leads out of {root}; ")
-        assert results.listing(Root(f"{tmp_path}/elsewhere")) == before
-
-    def test_file_that_leads_out_of_its_result_is_damaged(
-        self, root: Root, model: Model, tmp_path: Path, ask: Ask
-    ) -> None:
-        place = Path(model.raw, manifest.load(model.raw).files[0].path)
-        place.rename(tmp_path / "elsewhere")
-        place.symlink_to(tmp_path / "elsewhere")
-        for options in ([], ["--deep"]):
-            answer = ask("verify", "--storage", root, *options)
-            assert (answer.code, answer.err) == (1, [])
-            assert answer.out[0].startswith(f"{place} is damaged: it is a link that leads out of its folder")
-
-    def test_parent_that_is_not_allowed_is_told_and_not_looked_at(
-        self, root: Root, ask: Ask, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        raw = results.commit(Root(root.child("other")), "raw", "foreign")
-        prepared = results.commit(Root(root.child("own")), "prepared", "model", raw=raw)
-        monkeypatch.setenv(ALLOWED_ROOTS, root.child("own"))
-        answer = ask("lineage", prepared)
-        assert (answer.code, answer.err, len(answer.out)) == (1, [], 2)
-        assert f"DAMAGED: {raw} is outside PIPELINE_ALLOWED_ROOTS" in answer.out[1]
 
 
 class TestProcess:

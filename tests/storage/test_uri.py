@@ -7,11 +7,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from storage.uri import (
-    ALLOWED_ROOTS,
     URI,
     CheckpointURI,
     Root,
-    check_allowed,
     is_name,
     parse_root,
     redact,
@@ -150,43 +148,6 @@ def test_refused_root_names_the_option() -> None:
 def test_name_of_small_letters_digits_and_dashes_may_stand_in_a_path() -> None:
     assert all(map(is_name, ["mnist-resnet18", "0", "a" * 64]))
     assert not any(map(is_name, ["", "Mnist", "a/b", "..", "-a", "a_b", "ä", "a\n", "a" * 65]))
-
-
-class TestAllowedRoots:
-    @pytest.fixture(autouse=True)
-    def allowed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "data").mkdir()
-        monkeypatch.setenv(ALLOWED_ROOTS, f"{tmp_path}/data, s3://bucket/prefix")
-
-    def test_what_lies_in_one_is_allowed_and_all_else_refused_with_the_option_the_value_and_the_roots(
-        self, tmp_path: Path
-    ) -> None:
-        for place in (f"{tmp_path}/data/", f"{tmp_path}/data/x/y", "s3://bucket/prefix", "s3://bucket/prefix/x"):
-            parse_root(place)
-        for place in (f"{tmp_path}/database", "/", "s3://bucket/prefixed", "s3://bucket", "./data"):
-            with pytest.raises(ValueError, match="^--data: .* is outside PIPELINE_ALLOWED_ROOTS: .*/data, s3://bucket"):
-                parse_root(place, option="--data")
-
-    def test_a_link_out_of_one_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "secrets").mkdir()
-        (tmp_path / "data" / "link").symlink_to(tmp_path / "secrets")
-        with pytest.raises(ValueError, match="is outside"):
-            check_allowed(URI(f"{tmp_path}/data/link/x"))
-
-    def test_one_may_be_a_link_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "link").symlink_to(tmp_path / "data")
-        monkeypatch.setenv(ALLOWED_ROOTS, str(tmp_path / "link"))
-        check_allowed(URI(f"{tmp_path}/link/x"))
-        check_allowed(URI(f"{tmp_path}/data/x"))
-
-    @pytest.mark.parametrize("value", ["data", "/data,", ",", "http://host/", "s3://key:hidden@bucket", "/data/../etc"])
-    def test_a_variable_that_is_no_list_of_roots_is_refused_by_name(
-        self, monkeypatch: pytest.MonkeyPatch, value: str
-    ) -> None:
-        monkeypatch.setenv(ALLOWED_ROOTS, value)
-        with pytest.raises(ValueError, match="^--storage: PIPELINE_ALLOWED_ROOTS must be folders and s3://") as caught:
-            parse_root("/data")
-        assert "hidden" not in str(caught.value)
 
 
 class Spec(BaseModel):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from storage import commits, files, s3
 from storage.manifest import File, Manifest
-from storage.uri import URI, check_allowed
+from storage.uri import URI
 from tasks.jobs import row_origins
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
@@ -62,7 +62,6 @@ def read(spec: IngestSpec, file: UserFile) -> tuple[bytes, str]:
 def copy(spec: IngestSpec, file: UserFile, sink: BinaryIO) -> str:
     """Copy a listed file of any size to `sink`; return its SHA-256, or raise `ValueError` as `read` does."""
     uri, digest, size = spec.source.child(file.path), hashlib.sha256(), 0
-    check_allowed(uri)
     kind, _, value = file.digest.partition(":")
     changed = ValueError(f"{uri} changed after it was listed; run the same command again")
     try:
