@@ -1,4 +1,4 @@
-"""Commands that change something: promote, rollback, gc."""
+"""Commands on registered models: history, promote, rollback; and gc."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -8,9 +8,17 @@ import typer
 
 from storage import access, champions, exits, in_use, reference, registry, s3
 from storage.admin import catalog, format, listing
-from storage.admin.commands import STORAGE_HELP, Storage, command, committed_result, existing_root, show_lines
+from storage.admin.commands import (
+    STORAGE_HELP,
+    Storage,
+    app,
+    command,
+    committed_result,
+    complain,
+    existing_root,
+    show_lines,
+)
 from storage.admin.gc import Garbage, Removal
-from storage.admin.history_commands import app
 from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import URI, CheckpointURI, Root, is_name, parse_root
@@ -30,6 +38,46 @@ def _parse_reason(value: str) -> str:
     if not value.split():
         raise typer.BadParameter("must not be empty; omit it to record none")
     return " ".join(value.split())
+
+
+@command
+def history(
+    name: Annotated[
+        str | None, typer.Argument(metavar="REGISTERED-MODEL", help="print all its decisions, the latest last")
+    ] = None,
+    *,
+    storage: Storage = "./data",
+) -> int:
+    """Print the current champions, or every decision about one registered model.
+
+    Without a name, prints one line for each registered model: the champion, since when, who
+    decided and why. With one, prints all its decisions, the latest last: promoted, rejected
+    or rollback.
+
+    Example:
+      data-to-model history mnist
+    """
+    root = existing_root(storage)
+    if name is not None:
+        decisions = champions.decisions(root, name)
+        for decision in decisions:
+            compared = [f"compared with the {role}: {text}" for role, text in decision.differences.items()]
+            show_lines([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
+            show_lines(f"        {line}" for line in [format.decided(decision), *compared])
+        show_lines([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
+        return 0
+    current_champions, damaged = listing.current_champions(root)
+    if not (current_champions or damaged):
+        exits.note(f"{root} has no decisions; run the pipeline first")
+    show_lines(
+        format.table(
+            (name, str(decision.champion), format.decided(decision))
+            if decision
+            else (name, "none", "no model passed the gate")
+            for name, decision in current_champions.items()
+        )
+    )
+    return complain(damaged)
 
 
 @command

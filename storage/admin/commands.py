@@ -107,7 +107,7 @@ def ls(
       data-to-model ls runs --sort accuracy --csv runs.csv
     """
     if kinds == [_RUNS]:
-        return show_runs(existing_root(storage), None, sort=sort, csv=csv, as_json=as_json)
+        return _show_runs(existing_root(storage), sort=sort, csv=csv, as_json=as_json)
     if kinds and _RUNS in kinds:
         raise ValueError(f"kind: {_RUNS} cannot be listed with {', '.join({*kinds} - {_RUNS})}; list it alone")
     if sort or csv:
@@ -233,11 +233,9 @@ def existing_root(storage: str) -> Root:
     return root
 
 
-def show_runs(root: Root, words: Sequence[str] | None, *, sort: str | None, csv: str | None, as_json: bool) -> int:
-    """Print all runs below `root`, or those that `words` name; return the exit code."""
+def _show_runs(root: Root, *, sort: str | None, csv: str | None, as_json: bool) -> int:
+    """Print all runs below `root`; return the exit code."""
     rows, damaged = runs.of(root)
-    if words is not None:
-        rows = runs.choose(root, rows, words)
     if sort:
         rows = runs.sort(rows, sort)
     if csv:

@@ -19,7 +19,7 @@ SORTS: Final = {
     **METRICS,
 }
 """Names by which a user sorts runs, and the fields of their rows."""
-_ONLY_IN_JSON: Final = ("changes", "settings", "differences")
+_ONLY_IN_JSON: Final = ("changes", "settings")
 
 
 def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
@@ -52,40 +52,16 @@ def sort(rows: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row[field] is not None, row[field]))
 
 
-def choose(root: Root, rows: Sequence[dict[str, Any]], words: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the run that each word names, with `differences`: the settings that differ among these runs.
-
-    A word is the name or URI of a run's report, checkpoint, predictions or evaluation, or `champion:NAME`. If several
-    runs share that result, it is the latest one. Raises `ValueError` if there is no such run.
-    """
-    chosen = []
-    for word in words:
-        uri = catalog.named(root, word, option="run")
-        known = [row for row in rows if uri in (row[role] for role in ("uri", *REPORT.parents))]
-        if not known:
-            raise ValueError(f"run: {word} is no run below {root}; `data-to-model ls runs` lists the runs")
-        chosen.append(known[-1])
-    settings = [row["settings"] | {"dataset": row["dataset"]} for row in chosen]
-    names = dict.fromkeys(name for values in settings for name in values)
-    differing = [name for name in names if any(values.get(name) != settings[0].get(name) for values in settings)]
-    return [
-        row | {"differences": {name: values.get(name) for name in differing}}
-        for row, values in zip(chosen, settings, strict=True)
-    ]
-
-
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Format rows as a table; those of `choose` have a column for each setting that differs."""
-    differing = list(rows[0].get("differences", {}))
+    """Format rows as a table."""
     middle = ("accuracy", "balanced", "macro F1", "seconds", "saved")
-    header = ("created", "registered model", "recipe", "changed", *differing, *middle, "mark", "run")
+    header = ("created", "registered model", "recipe", "changed", *middle, "mark", "run")
     cells = [
         (
             format.moment(datetime.datetime.fromisoformat(row["created"])),
             row["registered_model"] or "-",
             row["recipe"] or "-",
             changes_as_text(row["changes"]) or "-",
-            *(str(row["differences"][name]) for name in differing),
             *("-" if row[name] is None else f"{row[name]:.4f}" for name in METRICS.values()),
             *("-" if row[name] is None else f"{row[name]:,.1f}" for name in ("seconds", "seconds_saved")),
             mark(row),
@@ -93,15 +69,14 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
         for row in rows
     ]
-    return format.table([header, *cells], right=range(4 + len(differing), 9 + len(differing)))
+    return format.table([header, *cells], right=range(4, 9))
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> bytes:
-    """Format rows as CSV, with all settings of `choose` that differ."""
+    """Format rows as CSV."""
     table = [
         {name: value for name, value in row.items() if name not in _ONLY_IN_JSON}
         | {"changes": changes_as_text(row["changes"])}
-        | row.get("differences", {})
         for row in rows
     ]
     text = io.StringIO(newline="")

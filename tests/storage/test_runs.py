@@ -1,4 +1,4 @@
-"""`ls runs` and `compare` as a user sees them: one row a run, as a table, as JSON and as CSV."""
+"""`ls runs` as a user sees it: one row a run, as a table, as JSON and as CSV."""
 
 import csv
 import json
@@ -43,7 +43,7 @@ def three(root: Root) -> list[URI]:
 def test_runs_have_their_changes_metrics_decision_and_times(root: Root, three: list[URI], ask: Ask) -> None:
     rows = documents(ask, "ls", "runs", "--storage", root)
     assert [row["uri"] for row in rows] == three
-    assert rows[0].keys() | {"differences"} == documented.keys("One run of `ls runs` and `compare`")
+    assert rows[0].keys() == documented.keys("One run of `ls runs`")
     assert [row["changes"] for row in rows] == [{}, {"epochs": 5}, {"seed": 7, "epochs": 9}]
     assert [(row["test_accuracy"], row["promoted"], row["champion"]) for row in rows] == [
         (0.95, True, False),
@@ -75,17 +75,6 @@ def test_runs_are_sorted_and_written_as_csv(root: Root, three: list[URI], ask: A
     ]
 
 
-def test_compared_runs_show_the_settings_in_which_they_differ(root: Root, three: list[URI], ask: Ask) -> None:
-    checkpoint = manifest.load(three[0]).parent("checkpoint", of=three[0])
-    words = ("compare", "champion:digits", checkpoint, three[0].name, "--storage", root)
-    rows = documents(ask, *words)
-    assert [row["uri"] for row in rows] == [three[1], three[0], three[0]]
-    assert [row["differences"] for row in rows] == [{"epochs": 5}, {"epochs": 3}, {"epochs": 3}]
-    out = ask(*words).out
-    assert out[0].split()[4:7] == ["changed", "epochs", "accuracy"]
-    assert [line.split()[5] for line in out[1:]] == ["5", "3", "3"]
-
-
 def test_what_cannot_be_listed_is_refused_with_the_next_step(root: Root, ask: Ask) -> None:
     commit_run(root, 1)
     messages = {
@@ -93,7 +82,6 @@ def test_what_cannot_be_listed_is_refused_with_the_next_step(root: Root, ask: As
         "ls --sort accuracy": "--sort is only for runs; use: ls runs",
         "ls runs --sort size": "--sort must be one of created, registered_model, recipe, ",
         "ls runs --csv .": "--csv must be a file, got the folder .; add a name",
-        "compare checkpoints/x-0123456789ab": "checkpoints/x-0123456789ab is no run below",
     }
     for words, message in messages.items():
         answer = ask(*words.split(), "--storage", root)
