@@ -25,6 +25,7 @@ check: $(VENV)/.installed ## check formatting, lint, types and import direction
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/pytest -q tests/test_imports.py
 
 test: $(VENV)/.installed ## run the tests, takes minutes (ARGS="-k name" selects some)

@@ -48,7 +48,7 @@ class LabelSource:
 class Opened:
     """A Parquet file of images of which only the footer has been read."""
 
-    file: pq.ParquetFile
+    file: pq.ParquetFile  # noqa: TID251 (opened by storage.tables)
     image: str
     """Name of the column of images."""
     label: LabelSource
