@@ -65,6 +65,7 @@ def _work_on_ray(spec: JobSpec) -> None:
         import ray
 
         from tasks.jobs.backends.ray import RayBackend, configure
+        from tasks.resources import growing, scaling
 
     address = os.environ.get("RAY_ADDRESS", "local")
     if address == "local":  # run by hand: without a token Ray would write one that every user can read
@@ -74,10 +75,9 @@ def _work_on_ray(spec: JobSpec) -> None:
     runtime_env = {"py_executable": python} if spec.threads is not None and python != sys.executable else None
     ray.init(address, logging_level="WARNING", runtime_env=runtime_env)
     configure(max_cpus=spec.threads)
-    if spec.threads is None:
-        from tasks.resources import growing
-
-        growing.await_a_cpu(limit_s=spec.stall_s, on_wait=events.write_line)
+    if spec.threads is None and not scaling.cpus(scaling.nodes()):
+        missing = "a stage needs 1 CPU, but no node of this cluster has any; add a node"
+        growing.await_nodes([{"CPU": 1}], missing, limit_s=spec.stall_s, on_wait=events.write_line)
     _work(spec, RayBackend(threads=spec.threads))
     time.sleep(_LAST_LINES_S)
     ray.shutdown()  # else the interpreter does this as it exits, half a second later

@@ -1,15 +1,12 @@
-"""Ray job that checks each node of the cluster: versions, free disk, GPUs, and a probe of the storage.
+"""Ray job that runs one task on each node of the cluster: its versions, and a probe of the storage.
 
-`python -m tasks.jobs.nodes FOLDER [--gpus]`; the caller has put the file `asked` into that folder. With `--gpus`, a
-node that counts GPUs also asks torch whether it can use them.
+`python -m tasks.jobs.nodes FOLDER`; the caller has put the file `asked` into that folder.
 """
 
 import importlib
 import platform
-import shutil
 import sys
-import tempfile
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
@@ -17,7 +14,6 @@ from storage import error_policy, files
 from storage.producer import producer
 from storage.uri import URI, redact_text
 from tasks.jobs import errors, events
-from tasks.resources import devices, scaling
 
 if TYPE_CHECKING:
     import ray
@@ -35,32 +31,20 @@ class Node(BaseModel, frozen=True, extra="forbid"):
 
     name: str
     """Address and the first digits of Ray's id, since one machine may run several nodes."""
-    probe: str
-    """Name of the file that the node writes to the probe's folder."""
-    python: str = ""
-    """Major and minor version of Python."""
-    ray: str | None = None
-    torch: str | None = None
-    """Version of torch; None: not installed."""
-    code: str | None = None
-    """Digest of the code that it imports."""
-    free: int = 0
-    """Free bytes on the disk of Ray's own files."""
-    sees_storage: bool = True
-    """True if the node found the caller's file."""
-    gpu_trouble: str | None = None
-    """Reason why torch cannot use the GPUs that Ray counts there, and what to do; None: it can, or was not asked."""
+    versions: dict[str, str | None] = {}
+    """As `versions` says; empty if the node did not answer."""
     trouble: str | None = None
     """Reason why the node cannot work, if known."""
 
-    @classmethod
-    def here(cls, *, name: str, probe: str, **observed: Any) -> Self:
-        """Describe the node of this process; CPU and GPU builds of a library count as the same version."""
-        ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
-        python = ".".join(platform.python_version_tuple()[:2])
-        free = shutil.disk_usage(tempfile.gettempdir()).free
-        code = producer()["code"]
-        return cls(name=name, probe=probe, python=python, ray=ray, torch=torch, code=code, free=free, **observed)
+
+def versions() -> dict[str, str | None]:
+    """Return what must be the same on all nodes: Python, Ray, torch (None: not installed) and the digest of the code.
+
+    CPU and GPU builds of a library count as the same version.
+    """
+    ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"Python": python, "Ray": ray, "torch": torch, "code": producer()["code"]}
 
 
 def main() -> None:
@@ -69,50 +53,47 @@ def main() -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     module = importlib.import_module("tasks.jobs.nodes")  # workers cannot import `__main__`
-    folder, asks_gpus = URI(sys.argv[1]), "--gpus" in sys.argv
     ray.init(logging_level="WARNING")
-    task = ray.remote(num_cpus=0, max_retries=0)(module.look)
-    tasks: dict[ray.ObjectRef, dict[str, str]] = {}
-    for node in ray.nodes():
-        if not node["Alive"]:
-            continue
-        on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        names = {"name": f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})", "probe": node["NodeID"]}
-        has_gpus = asks_gpus and scaling.num_gpus(node["Resources"]) > 0
-        tasks[task.options(scheduling_strategy=on_node).remote(folder, names, has_gpus)] = names
-    ready, silent = ray.wait(list(tasks), num_returns=len(tasks), timeout=_LIMIT_S)
-    answers = [_answer(reference, tasks[reference]) for reference in ready]
-    late = {"trouble": f"did not answer within {_LIMIT_S} s"}
-    answers += [Node.model_validate(tasks[reference] | late) for reference in silent]
-    gone = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
-    events.write_event(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
+    look_there = ray.remote(num_cpus=0, max_retries=0)(module.look)
+    names = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    tasks = {
+        node: look_there.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            sys.argv[1], node
+        )
+        for node in names
+    }
+    ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=_LIMIT_S)
+    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] in names]
+    answers = [Node(name=f"{names[node]} ({node[:8]})", **_answer(tasks[node])) for node in alive]
+    events.write_event(NODES, nodes=[answer.model_dump() for answer in answers])
 
 
-def look(folder: str, names: dict[str, str], has_gpus: bool = False) -> str:
-    """Return this node's state as JSON; write its probe to `folder` only if it finds the caller's file there."""
-    uri = URI(folder)
-    sees, trouble = True, None
+def look(folder: str, node: str) -> dict[str, Any]:
+    """Return the fields of `Node` of this process's `node`; write to `folder` only if the caller's file is there."""
+    uri, trouble = URI(folder), None
     try:
         files.read(uri.child(ASKED))
-        files.put(uri.child(names["probe"]), b"seen", mode="create")
+        files.put(uri.child(node), b"seen", mode="create")
     except FileNotFoundError:
-        sees = False
+        trouble = f"sees another folder at {uri.parent}"
     except Exception as error:
         if not error_policy.is_storage_error(error):
             raise
         trouble = f"cannot use {uri.parent}: {redact_text(' '.join(str(error).split()))}"
-    gpu_trouble = devices.trouble_in_child(hidden_by_ray=True) if has_gpus else None
-    return Node.here(**names, sees_storage=sees, trouble=trouble, gpu_trouble=gpu_trouble).model_dump_json()
+    return {"versions": versions(), "trouble": trouble}
 
 
-def _answer(reference: "ray.ObjectRef", names: dict[str, str]) -> Node:
+def _answer(task: "ray.ObjectRef") -> dict[str, Any]:
     import ray
 
     try:
-        return Node.model_validate_json(ray.get(reference))
+        answer: dict[str, Any] = ray.get(task, timeout=0.1)  # it was waited for
+        return answer
+    except ray.exceptions.GetTimeoutError:
+        return {"trouble": f"did not answer within {_LIMIT_S} s"}
     except Exception as error:
         lines = str(errors.root_cause(error)).strip().splitlines() or [type(error).__name__]
-        return Node.model_validate(names | {"trouble": f"could not run a task: {lines[-1]}"})
+        return {"trouble": f"could not run a task: {lines[-1]}"}
 
 
 if __name__ == "__main__":

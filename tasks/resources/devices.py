@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CPU_ADVICE = "use --set device=cpu to compute on CPUs"
 """Next step of every message about a GPU that cannot be used."""
 _LIMIT_S = 25
-"""Seconds that a child process may take to ask torch; a node must answer the preflight within 30 s."""
+"""Seconds that a child process may take to ask torch."""
 
 
 class UnusableGpu(Permanent):
@@ -91,14 +91,9 @@ def _says(error: BaseException) -> str:
     return " ".join(str(error).split("\nSearch for ")[0].split()).partition(". ")[0]
 
 
-def trouble_in_child(*, hidden_by_ray: bool = False) -> str | None:
-    """Return what `trouble` says in a child process, so that this one neither imports torch nor loads CUDA.
-
-    `hidden_by_ray` is for a task without GPUs, from which RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=1 hides those of its node.
-    """
+def trouble_in_child() -> str | None:
+    """Return what `trouble` says in a child process, so that this one neither imports torch nor loads CUDA."""
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    if hidden_by_ray and not env.get("CUDA_VISIBLE_DEVICES"):  # else the node itself restricts them
-        env.pop("CUDA_VISIBLE_DEVICES", None)
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tasks.resources.devices"], env=env, capture_output=True, text=True, timeout=_LIMIT_S

@@ -1,6 +1,7 @@
 """Runner on the cluster that RAY_ADDRESS names: submits stages as jobs, or attaches to live ones, and follows them."""
 
 import contextlib
+import os
 import shlex
 import time
 from collections.abc import Iterator
@@ -16,11 +17,10 @@ from tasks.learning import user_code
 from tasks.orchestration.stage import artifact_key, logger
 from tasks.runners import jobs_api
 from tasks.runners.job_log import Follower, JobFailed
-from tasks.runners.jobs_api import RayHead
 from tasks.runners.runner import expecting_result, job_prefix
 
 if TYPE_CHECKING:
-    from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
+    from ray.job_submission import JobDetails, JobSubmissionClient
 
 _POLL_S, _AGAIN_S = 0.5, 2.0
 _SILENCE_S = 60
@@ -34,17 +34,37 @@ class ClusterRunner:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._head = RayHead(address)
+        self._connected: JobSubmissionClient | None = None
 
     def run(self, stage: str, spec: JobSpec) -> None:
-        """Run a job, as `Runner` says, or attach to a live one for the same target; wait for a head that is away."""
+        """Run a job, as `Runner` says, or attach to a live one for the same target.
+
+        A head that does not answer fails the job; the next try attaches to it, if the head still knows it.
+        """
         until = time.monotonic() + spec.deadline_s + 30  # the job enforces its own deadline
         with expecting_result(spec), self._stopping(job_prefix(stage, spec)):
-            job = self._job(stage, spec, until)
+            job = self._job(stage, spec)
             _show_job_link(stage, job, self._address)
             self._follow(job, stage, spec, until)
 
-    def _job(self, stage: str, spec: JobSpec, until: float) -> str:
+    @contextlib.contextmanager
+    def _answering(self) -> "Iterator[JobSubmissionClient]":
+        """Yield the client of the Jobs API; turn its errors in the block into `JobFailed`."""
+        try:
+            yield self._client()
+        except (OSError, RuntimeError) as error:
+            raise JobFailed(f"Ray's head at {redact(self._address)}: {redact_text(str(error))}") from error
+
+    def _client(self) -> "JobSubmissionClient":
+        if self._connected is None:
+            self._connected = jobs_api.connect(self._address)
+            if os.environ.get("RAY_AUTH_MODE") != "token":
+                text = "this Ray requires no token: anybody who can reach its ports can run code on it"
+                logger().warning("%s (docs/SECURITY.md)", text)
+            logger().info("Ray dashboard (during this run): %s", redact(self._address))
+        return self._connected
+
+    def _job(self, stage: str, spec: JobSpec) -> str:
         """Return the name of the live job for the target, or submit one.
 
         While a submitted job is pending it holds no lease. gc keeps the inputs of recent attempts, which the target's
@@ -55,7 +75,7 @@ class ClusterRunner:
         place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
         prefix = job_prefix(stage, spec)
 
-        def attach_or_submit(client: "JobSubmissionClient") -> str:
+        with self._answering() as client:
             jobs = _jobs(client, prefix)
             for name, job in jobs.items():
                 if not job.status.is_terminal():
@@ -64,10 +84,8 @@ class ClusterRunner:
             name = f"{prefix}{1 + max((int(name.removeprefix(prefix)) for name in jobs), default=0)}"
             entrypoint = f"exec env {JOB_NAME}={name} python -m tasks.jobs.{stage} {shlex.quote(place)}"
             options = {"entrypoint": entrypoint, "submission_id": name, "metadata": {_FLOW_RUN: _flow_run()}}
-            return str(client.submit_job(runtime_env=runtime_env, **options))
-
-        with user_code.packaged() as packages, jobs_api.job_runtime_env(packages) as runtime_env:
-            return self._head.ask(attach_or_submit, until=until)
+            with user_code.packaged() as packages, jobs_api.job_runtime_env(packages) as runtime_env:
+                return str(client.submit_job(runtime_env=runtime_env, **options))
 
     @contextlib.contextmanager
     def _stopping(self, prefix: str) -> Iterator[None]:
@@ -81,7 +99,7 @@ class ClusterRunner:
             raise
         except BaseException as error:
             with contextlib.suppress(Exception):
-                client, is_evicted = self._head.client(), _is_evicted(error)
+                client, is_evicted = self._client(), _is_evicted(error)
                 live = {name: job for name, job in _jobs(client, prefix).items() if not job.status.is_terminal()}
                 for name, job in live.items():
                     if not is_evicted and (job.metadata or {}).get(_FLOW_RUN, "") == _flow_run() != "":
@@ -92,16 +110,13 @@ class ClusterRunner:
             raise
 
     def _follow(self, job: str, stage: str, spec: JobSpec, until: float) -> None:
-        """Follow the job until it has succeeded; raise its error if it failed or the cluster has forgotten it."""
+        """Follow the job until it has succeeded; raise its error if it failed."""
         follower, read = Follower(stage), 0
         while True:
             if not follower.ended:
                 read = self._read_live(follower, job, read, until)
-            status = self._status(job, until)
-            if status is None:
-                raise JobFailed(
-                    f"the cluster no longer knows job {job}; see the logs of Ray's head, which has restarted"
-                )
+            with self._answering() as client:
+                status = client.get_job_status(job)
             if status.is_terminal():
                 break
             if time.monotonic() > until:
@@ -115,7 +130,7 @@ class ClusterRunner:
     def _read_live(self, follower: Follower, job: str, read: int, until: float) -> int:
         """Pass on the log beyond its first `read` characters until it ends or falls silent; return its new length."""
         heard_at = time.monotonic()
-        with contextlib.closing(jobs_api.tail_log(self._head.client(), job, skip=read, limit_s=_POLL_S)) as texts:
+        with contextlib.closing(jobs_api.tail_log(self._client(), job, skip=read, limit_s=_POLL_S)) as texts:
             for text in texts:
                 follower.feed(text)
                 read, now = read + len(text), time.monotonic()
@@ -124,19 +139,15 @@ class ClusterRunner:
                     break
         return read
 
-    def _status(self, job: str, until: float) -> "JobStatus | None":
-        jobs = self._head.ask(lambda client: client.list_jobs(), until=until)
-        return next((each.status for each in jobs if each.submission_id == job), None)
-
     def _reason(self, job: str) -> str:
         with contextlib.suppress(OSError, RuntimeError):
-            return f": {self._head.client().get_job_info(job).message}"
+            return f": {self._client().get_job_info(job).message}"
         return ""
 
     def _read_rest(self, follower: Follower, job: str, read: int) -> None:
         """Read what the log has beyond its first `read` characters."""
         try:
-            follower.feed(self._head.client().get_job_logs(job)[read:], ended=True)
+            follower.feed(self._client().get_job_logs(job)[read:], ended=True)
         except (OSError, RuntimeError) as error:
             logger().warning("the end of the log of job %s cannot be read: %s", job, redact_text(str(error)))
 

@@ -1,8 +1,7 @@
-"""Ray's Jobs API: requests that wait for a head that is away, logs as they grow, and the environment of jobs."""
+"""Ray's Jobs API: a client, logs as they grow, short jobs, and the environment of jobs."""
 
 import asyncio
 import contextlib
-import datetime
 import json
 import logging
 import os
@@ -12,25 +11,21 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from storage.s3 import ENDPOINTS
 from storage.uri import redact, redact_text
 from tasks.jobs import dashboard
-from tasks.jobs.deadline import DeadlineExceeded
-from tasks.orchestration.stage import logger
-from tasks.runners.job_log import JobFailed
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 CODE = Path(__file__).resolve().parents[2]
 """Folder of the packages `tasks` and `storage`."""
-_POLL_S, _AWAY_POLL_S = 0.2, 2.0
-"""Seconds between two questions about a short job, and to a head that is away."""
-_Answer = TypeVar("_Answer")
+_POLL_S = 0.2
+"""Seconds between two questions about a short job."""
 JOB_ENV = {
     # The default of 2 s costs a small run more than its own work takes; each check interrupts the training.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
@@ -64,53 +59,6 @@ def connect(address: str) -> "JobSubmissionClient":
     for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return Client(address)
-
-
-class RayHead:
-    """Jobs API at `address`, whose head may be away for minutes."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._client: JobSubmissionClient | None = None
-
-    def ask(self, question: "Callable[[JobSubmissionClient], _Answer]", *, until: float) -> _Answer:
-        """Return the answer; while the head is away, ask again until the monotonic clock is at `until`.
-
-        Raises:
-            JobFailed: The answer is an error.
-            DeadlineExceeded: The head is still away.
-        """
-        where, is_away = f"Ray's head at {redact(self._address)}", False
-        while True:
-            try:
-                answer = question(self.client())
-            except OSError as error:
-                if not is_away:
-                    left = datetime.timedelta(seconds=max(0.0, until - time.monotonic()))
-                    limit, reason = f"{datetime.datetime.now() + left:%d %b %H:%M}", redact_text(str(error))
-                    logger().warning("%s does not answer; waiting until %s (%s)", where, limit, reason)
-                is_away = True
-                if time.monotonic() > until:
-                    advice = "run again once it answers, or use a longer --stage-timeout"
-                    raise DeadlineExceeded(f"{where} has not come back before the deadline; {advice}") from error
-                time.sleep(_AWAY_POLL_S)
-            except RuntimeError as error:
-                raise JobFailed(f"{where}: {redact_text(str(error))}") from error
-            else:
-                if is_away:
-                    logger().info("Ray's head answers again")
-                return answer
-
-    def client(self) -> "JobSubmissionClient":
-        """Return the client of the Jobs API; raise `OSError` if that does not answer."""
-        if self._client is not None:
-            return self._client
-        self._client = connect(self._address)
-        if os.environ.get("RAY_AUTH_MODE") != "token":
-            text = "this Ray requires no token: anybody who can reach its ports can run code on it (docs/SECURITY.md)"
-            logger().warning(text)
-        logger().info("Ray dashboard (during this run): %s", redact(self._address))
-        return self._client
 
 
 def tail_log(client: "JobSubmissionClient", job: str, *, skip: int, limit_s: float) -> Generator[str, None, None]:

@@ -80,8 +80,8 @@ def _may_help(task: "Task[..., Any]", run: "TaskRun", state: "State[Any]") -> bo
 
 
 retry_on_fault: dict[str, Any] = {
-    "retries": 2,
-    "retry_delay_seconds": [2, 10],
+    "retries": 3,
+    "retry_delay_seconds": [2, 10, 60],  # a lost head of Ray needs about a minute to come back
     "retry_jitter_factor": 0.5,
     "retry_condition_fn": _may_help,
 }

@@ -14,11 +14,9 @@ import torch
 
 from storage import manifest
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.jobs.nodes import ASKED, NODES, Node
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import checked_gpus
 from tasks.resources import devices
-from tasks.runners import node_checks
 from tasks.runners.jobs_api import JOB_ENV
 from tasks.runners.local_runner import start_ray
 from tests.jobs import raw
@@ -173,21 +171,3 @@ def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared
     assert [one["rank"] for one in found] == list(range(8)) and {one["world_size"] for one in found} == {8}
     assert sorted(one["device"] for one in found) == [f"cuda:{number}" for number in range(8)]
     assert sorted(one["held"][0] for one in found) == [str(number) for number in range(8)]
-
-
-@pytest.mark.slow
-def test_the_checks_before_a_run_find_a_node_whose_gpus_torch_cannot_use(
-    env: Mapping[str, str], tmp_path: Path
-) -> None:
-    program = "from tasks.jobs.nodes import main; main()"
-    for options, finds in (([], False), (["--gpus"], True)):
-        folder = tmp_path / str(finds)
-        folder.mkdir()
-        (folder / ASKED).touch()
-        done = run(program, str(folder), *options, env=env)
-        (line,) = [line for line in done.stdout.splitlines() if NODES in line]
-        (node,) = [Node.model_validate(one) for one in json.loads(line.partition(NODES)[2])["nodes"]]
-        assert node.trouble is None and bool(node.gpu_trouble) == finds
-        problems = list(node_checks.find_problems((node,), Root(str(tmp_path)), this=node))
-        told = f"torch cannot use the GPUs of node {node.name}: torch "
-        assert len(problems) == finds and all(problem.startswith(told) for problem in problems)

@@ -70,8 +70,11 @@ def test_automatic_workers_are_as_many_as_before_the_interruption(
         train.run(spec)
     assert asked == [1, 3]
     monkeypatch.setattr(attempts, "workers_before", lambda *_, **__: 40)
-    monkeypatch.setattr(growing, "placement_group", lambda bundles: None)
-    spec = spec.model_copy(update={"stall_s": 0.0})
+
+    def never(*_: Any, **__: Any) -> None:
+        raise ValueError("--workers must be at most 4")
+
+    monkeypatch.setattr(growing, "await_nodes", never)
     with pytest.raises(WrongResume, match="^the interrupted training used 40 workers, more than this cluster has .--"):
         train.run(spec)
 

@@ -1,7 +1,6 @@
 """A GPU that torch cannot use is an error that says why and what to do, never a reason to compute on the CPU."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,24 +52,6 @@ def test_a_gpu_that_torch_finds_but_cannot_compute_on_is_a_permanent_error_that_
         "CUDA error: out of memory; check with nvidia-smi there which process holds it, and that this torch "
         f"supports its generation; or {devices.CPU_ADVICE}"
     )
-
-
-@pytest.mark.parametrize(("visible", "hidden_by_ray", "seen"), [("1", True, "1"), ("", True, None), ("", False, "")])
-def test_a_node_s_own_restriction_of_gpus_holds_in_the_child(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, hidden_by_ray: bool, seen: str | None
-) -> None:
-    environments = list[dict[str, str]]()
-
-    def run(*_: object, env: dict[str, str], **__: object) -> SimpleNamespace:
-        environments.append(env)
-        return SimpleNamespace(returncode=0, stdout="", stderr="")
-
-    monkeypatch.setattr("subprocess.run", run)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert devices.trouble_in_child(hidden_by_ray=hidden_by_ray) is None
-    assert environments[0].get("CUDA_VISIBLE_DEVICES") == seen
 
 
 @no_gpu_here

@@ -1,11 +1,11 @@
-"""Jobs on a cluster: a head that is away is waited for, each line of a log comes once, and who may stop a job."""
+"""Jobs on a cluster: a lost head fails a try, each line of a log comes once, and who may stop a job."""
 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -38,16 +38,21 @@ class Cluster:
     def __init__(self) -> None:
         self.jobs: dict[str, SimpleNamespace] = {}
         self.stopped: list[str] = []
-        self.silent = 0
-        """How many questions get no answer."""
+        self.is_away = False
+        """True while no question gets an answer."""
         self.at_end: Callable[[], object] = lambda: None
         """What happens when a log has been read."""
 
     def list_jobs(self) -> list[SimpleNamespace]:
-        if self.silent:
-            self.silent -= 1
+        if self.is_away:
             raise ConnectionError("connection refused")
         return list(self.jobs.values())
+
+    def get_job_status(self, name: str) -> JobStatus:
+        for job in self.list_jobs():
+            if job.submission_id == name:
+                return cast(JobStatus, job.status)
+        raise RuntimeError(f"no job {name}")
 
     def submit_job(self, *, submission_id: str, metadata: dict[str, str], **_: Any) -> str:
         self.add(submission_id, metadata)
@@ -66,9 +71,9 @@ class Cluster:
         for text in re.findall(r".{1,5}", LOG, re.DOTALL):
             yield text
             await asyncio.sleep(0)
-        if name in self.jobs:
-            self.jobs[name].status = JobStatus.SUCCEEDED
         self.at_end()
+        if name in self.jobs and not self.is_away:
+            self.jobs[name].status = JobStatus.SUCCEEDED
 
 
 @pytest.fixture
@@ -77,7 +82,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     cluster = Cluster()
     monkeypatch.setattr(jobs_api, "connect", lambda address: cluster)
     monkeypatch.setattr(manifest, "is_committed", lambda uri: any(map(_is_over, cluster.jobs.values())))
-    monkeypatch.setattr(jobs_api, "_AWAY_POLL_S", 0.01)
     monkeypatch.setattr(cluster_runner, "_AGAIN_S", 0.01)
     yield cluster
 
@@ -105,28 +109,26 @@ def test_lines_of_a_log_come_once_even_if_its_connection_breaks(
     assert [line for line in caplog.messages if line in LOG.splitlines()] == ["one", "two", "three"]
 
 
-def test_a_head_that_does_not_answer_is_waited_for_and_its_job_is_attached_to(
-    cluster: Cluster, spec: JobSpec, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("is_restarted", "says"),
+    [(False, f"Ray's head at {ADDRESS}: connection refused"), (True, f"Ray's head at {ADDRESS}: no job train-")],
+)
+def test_a_lost_head_fails_the_try_and_the_next_attaches_to_the_job_or_submits_another(
+    cluster: Cluster, spec: JobSpec, is_restarted: bool, says: str
 ) -> None:
-    runner = ClusterRunner(ADDRESS)
-    cluster.at_end = lambda: setattr(cluster, "silent", 3)
-    with caplog.at_level("INFO", logger="pipeline"):
+    def be_lost() -> None:
+        cluster.is_away = not is_restarted
+        if is_restarted:
+            cluster.jobs.clear()
+        cluster.at_end = lambda: None
+
+    runner, cluster.at_end = ClusterRunner(ADDRESS), be_lost
+    with pytest.raises(JobFailed, match=says) as failed:
         runner.run("train", spec)
-    said = [line for line in caplog.messages if line.startswith("Ray's head")]
-    assert [re.sub(r"\d\d \w+ \d\d:\d\d", "then", line) for line in said] == [
-        f"Ray's head at {ADDRESS} does not answer; waiting until then (connection refused)",
-        "Ray's head answers again",
-    ]
-    assert len(cluster.jobs) == 1
-
-
-def test_a_job_that_the_cluster_does_not_know_any_more_fails_in_a_way_that_a_retry_helps(
-    cluster: Cluster, spec: JobSpec
-) -> None:
-    cluster.at_end = cluster.jobs.clear
-    with pytest.raises(JobFailed, match="the cluster no longer knows job train-") as failed:
-        ClusterRunner(ADDRESS).run("train", spec)
     assert not isinstance(failed.value, JobRefused)
+    cluster.is_away = False
+    runner.run("train", spec)
+    assert len(cluster.jobs) == 1
 
 
 def test_a_job_is_stopped_if_its_run_is_cancelled_while_it_is_submitted(
@@ -157,10 +159,10 @@ def test_inputs_of_a_pending_job_stay_when_its_run_has_ended(cluster: Cluster, t
     target = DatasetURI(results.place(root, "prepared", "new"))
     spec = PreprocessSpec(storage=root, source=raw, target=target, deadline_s=60, parameters={})
     runner = ClusterRunner(ADDRESS)
-    runner._job("preprocess", spec, until=float("inf"))
+    runner._job("preprocess", spec)
     assert list(cluster.jobs) and Garbage(root, keep_days=30).plan() == []
     lease.take(root, target, owner="the job", uses=spec.uses)
-    runner._job("preprocess", spec, until=float("inf"))
+    runner._job("preprocess", spec)
     assert len(cluster.jobs) == 1
 
 
@@ -194,7 +196,7 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
     @flow
     def trains() -> None:
         if is_attached:  # as after the pod of this flow run was started again
-            runner._job("train", spec, until=float("inf"))
+            runner._job("train", spec)
         monkeypatch.setattr(runner, "_follow", interrupted)
         with pytest.raises(type(error)):
             runner.run("train", spec)
@@ -208,7 +210,7 @@ def test_a_job_of_another_run_is_not_stopped(
     cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = ClusterRunner(ADDRESS)
-    job = runner._job("train", spec, until=float("inf"))
+    job = runner._job("train", spec)
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
