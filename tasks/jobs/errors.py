@@ -1,23 +1,21 @@
-"""Errors of a job: saved by a worker for the driver, which writes them to the log for the follower.
+"""Errors of a job: translated once, where they are raised, into what the user reads and whether a retry may help.
 
-`storage.error_policy` says which of them are permanent.
+A training worker saves the text for its driver; the driver writes it to the log, and the follower raises it.
 """
 
 import contextlib
-import json
 import re
 import traceback
-from typing import TypedDict
 
 from storage import error_policy, files
-from storage.error_policy import DiskFull
+from storage.error_policy import DiskFull, Permanent
 from storage.uri import URI, redact_text
 from tasks.learning.user_code import UserCodeError
 
 _LONGEST = 2000
 """Characters of an error's message that are kept."""
 _TRACE = "traceback.txt"
-_ERROR_FILE = "error.json"
+_ERROR_FILE = "error.txt"
 _MONITOR = re.compile(
     r"due to the node running low on memory.*?IP: (?P<node>[^,]+),"
     r".*?was (?P<used>[\d.]+)GB used / (?P<all>[\d.]+)GB limit.*?exceeded threshold of (?P<limit>\d+)B",
@@ -33,45 +31,37 @@ _MEMORY_ADVICE = (
 )
 
 
-class Description(TypedDict):
-    """Fields of an error that are passed to the user."""
-
-    type: str
-    message: str
-    permanent: bool
+class JobFailed(RuntimeError):
+    """A job ended without its result; the message says why. A retry may help."""
 
 
-class WorkerError(Exception):
-    """An error that a training worker saved for its driver."""
-
-    def __init__(self, description: Description) -> None:
-        super().__init__(description)
-        self.description = description
-
-    def __str__(self) -> str:
-        return self.description["message"]
+class JobRefused(Permanent, JobFailed):
+    """A job ended with an error that a retry would meet again."""
 
 
-def described(error: BaseException, *, folder: URI) -> Description:
-    """Describe the error that ended a job.
+def job_error(error: BaseException, *, folder: URI) -> JobFailed:
+    """Translate the error that ended a job into what the user reads.
 
     Args:
         error: Raised by the job.
         folder: Where to save the full traceback of an unexpected error; the message then names the file.
     """
     cause = root_cause(error)
-    if isinstance(cause, WorkerError):
-        return cause.description
-    permanent = error_policy.is_permanent(cause)
+    if isinstance(cause, JobFailed):
+        return cause
+    is_permanent = error_policy.is_permanent(cause)
     kind, message = type(cause).__name__, str(cause).strip()[:_LONGEST]
     if error_policy.is_out_of_memory(cause):
         kind, message = "OutOfMemoryError", killed_for_memory(str(cause)) or message
     elif error_policy.is_disk_full(cause) and not isinstance(cause, DiskFull):  # raised while Ray Train itself wrote
         kind, message = DiskFull.__name__, f"the disk is full: {cause}; make room, then run the same command again"
-    if isinstance(cause, UserCodeError) or not permanent:
+    # The message of UserCodeError names the original error; a user's mistake needs no type.
+    if not isinstance(cause, UserCodeError) and type(cause) is not ValueError:
+        message = f"{kind}: {message}"
+    if isinstance(cause, UserCodeError) or not is_permanent:
         trace = getattr(cause, "trace", "") or redact_text("".join(traceback.format_exception(error)))
         message += _kept(trace, folder.child(_TRACE))
-    return {"type": kind, "message": message, "permanent": permanent}
+    return (JobRefused if is_permanent else JobFailed)(message)
 
 
 def killed_for_memory(report: str) -> str | None:
@@ -88,13 +78,6 @@ def killed_for_memory(report: str) -> str | None:
     )
 
 
-def user_message(error: Description) -> str:
-    """Return the text that the user reads."""
-    # The message of UserCodeError names the original error; a user's mistake (ValueError) needs no type.
-    is_whole = error["type"] in (UserCodeError.__name__, ValueError.__name__)
-    return error["message"] if is_whole else f"{error['type']}: {error['message']}"
-
-
 def root_cause(error: BaseException) -> BaseException:
     """Return the original error, without what Ray, Ray Train and Ray Data have wrapped around it."""
     while True:
@@ -108,12 +91,12 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def save_error(attempt: URI, error: BaseException) -> None:
-    """Save `error` in the folder `attempt` for the driver, since Ray Train retries every error; the first one stays."""
+    """Save the permanent `error` in the folder `attempt`: Ray Train would retry it. The first one stays."""
     if has_saved_error(attempt):  # else the traceback would be this error's
         return
-    content = json.dumps(described(error, folder=attempt.parent)).encode()
+    message = str(job_error(error, folder=attempt.parent))
     with contextlib.suppress(FileExistsError, DiskFull):
-        files.put(attempt.child(_ERROR_FILE), content, mode="create")
+        files.put(attempt.child(_ERROR_FILE), message.encode(), mode="create")
 
 
 def has_saved_error(attempt: URI) -> bool:
@@ -122,9 +105,9 @@ def has_saved_error(attempt: URI) -> bool:
 
 
 def raise_saved_error(attempt: URI) -> None:
-    """Raise `WorkerError` if an error was saved in the folder `attempt`."""
+    """Raise the error that was saved in the folder `attempt`, if there is one."""
     if has_saved_error(attempt):
-        raise WorkerError(json.loads(files.read(attempt.child(_ERROR_FILE))))
+        raise JobRefused(files.read(attempt.child(_ERROR_FILE)).decode())
 
 
 def _kept(trace: str, uri: URI) -> str:

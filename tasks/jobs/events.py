@@ -16,7 +16,7 @@ RANK = "::rank "
 IMAGES = "::images "
 """Start of the line with the place of the first training images as JSON: uri, file."""
 ERROR = "::error "
-"""Start of the line with the error that ended the job as JSON: type, message, permanent."""
+"""Start of the line with the error that ended the job as JSON: message, permanent."""
 ENDED = "::ended"
 """Line after the job's work, successful or not; a job that is killed does not write it."""
 

@@ -54,7 +54,8 @@ def main(stage: str) -> None:
             if is_ours:
                 _work_on_ray(spec)
     except Exception as error:
-        events.write_event(ERROR, **errors.described(error, folder=uri.parent))
+        failure = errors.job_error(error, folder=uri.parent)
+        events.write_event(ERROR, message=str(failure), permanent=isinstance(failure, errors.JobRefused))
         raise SystemExit(1) from error
     finally:
         events.write_line(ENDED)

@@ -12,11 +12,12 @@ from storage import lease
 from storage.lease import Held
 from storage.uri import redact, redact_text
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.errors import JobFailed
 from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.learning import user_code
 from tasks.orchestration.stage import artifact_key, logger
 from tasks.runners import jobs_api
-from tasks.runners.job_log import Follower, JobFailed
+from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result, job_prefix
 
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ import re
 import time
 from typing import Any
 
-from storage.error_policy import Permanent
 from storage.manifest import File
 from storage.uri import URI, redact_text
-from tasks.jobs import errors
+from tasks.jobs.errors import JobFailed, JobRefused, killed_for_memory
 from tasks.jobs.events import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
 from tasks.jobs.spec import JOB_NAME
 from tasks.orchestration.stage import ProgressArtifact, in_flow_run, logger
@@ -39,20 +38,6 @@ _TELL_EVERY_S = 10.0
 """Seconds between lines of progress at level INFO; progress in between is logged at level DEBUG."""
 
 
-class JobFailed(RuntimeError):
-    """A Ray job ended without its result; the message says why. A retry may help."""
-
-
-class JobRefused(Permanent, JobFailed):
-    """A Ray job ended with an error that a retry would meet again."""
-
-
-def failure(error: errors.Description) -> JobFailed:
-    """Return the error of a job that ended with `error`."""
-    kind = JobRefused if error["permanent"] else JobFailed
-    return kind(errors.user_message(error))
-
-
 class Follower:
     """Turn a growing job log into log records, in order: progress, output of workers, and the error at the end."""
 
@@ -62,7 +47,7 @@ class Follower:
     def __init__(self, stage: str) -> None:
         self._artifact = ProgressArtifact(stage)
         self._rest = ""  # an incomplete line
-        self._error: errors.Description | None = None
+        self._error: JobFailed | None = None
         self._last: list[str] = []
         self._ranks: dict[str, int] = {}
         self._epoch: int | None = None
@@ -81,13 +66,13 @@ class Follower:
 
     def error(self, otherwise: str) -> JobFailed:
         """Return the error that ended the job, `otherwise` if it named none; in that case log its last lines."""
-        if self._error is None and (line := errors.killed_for_memory(otherwise)):
+        if self._error is not None:
+            return self._error
+        if line := killed_for_memory(otherwise):
             return JobFailed(line)
-        if self._error is None:
-            for line in self._last:
-                logger().error(line)
-            return JobFailed(otherwise)
-        return failure(self._error)
+        for line in self._last:
+            logger().error(line)
+        return JobFailed(otherwise)
 
     def line(self, line: str) -> None:
         """Handle one complete line."""
@@ -102,7 +87,8 @@ class Follower:
             if content := _json_after(IMAGES, line):
                 _show_images(content)
         elif ERROR in line:
-            self._error = _json_after(ERROR, line) or self._error
+            if content := _json_after(ERROR, line):
+                self._error = (JobRefused if content["permanent"] else JobFailed)(content["message"])
         elif ENDED in line:
             self.ended = True
         elif _CHATTER.search(line):

@@ -14,13 +14,14 @@ from pathlib import Path
 from storage.process import reach_loopback_directly
 from tasks.jobs import dashboard
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.errors import JobFailed
 from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.orchestration.stage import logger
 from tasks.resources import machine
 from tasks.resources.capacity import SPARE_CPUS
 from tasks.runners import jobs_api
 from tasks.runners.child import Child
-from tasks.runners.job_log import Follower, JobFailed
+from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result, job_prefix
 
 _POLL_S = 0.1

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from storage import manifest
-from storage.error_policy import Permanent
 from tasks.jobs import errors, main
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.spec import JobSpec, write_digested
 from tasks.orchestration.stage import tidy
 from tasks.resources import machine
-from tasks.runners.job_log import Follower, JobFailed, failure
+from tasks.runners.job_log import Follower
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -70,13 +70,13 @@ class InProcessRunner:
             except DeadlineExceeded:
                 raise
             except Exception as error:
-                raise failure(errors.described(error, folder=spec.scratch)) from error
+                raise errors.job_error(error, folder=spec.scratch) from error
 
 
 def _may_help(task: "Task[..., Any]", run: "TaskRun", state: "State[Any]") -> bool:
     """Return True if a retry of the failed task may succeed."""
     error = state.result(raise_on_failure=False)
-    return isinstance(error, JobFailed) and not isinstance(error, Permanent)
+    return isinstance(error, JobFailed) and not isinstance(error, JobRefused)
 
 
 retry_on_fault: dict[str, Any] = {

@@ -14,12 +14,12 @@ import torch
 from storage import commits, files, lease, manifest
 from storage.uri import DatasetURI, Root
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.learning import loop, training_state, user_code
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.modeling import Classifier
-from tasks.runners.job_log import JobFailed, JobRefused
 from tests.jobs import raw
 from tests.jobs.raw import run
 from tests.learning.training import same

@@ -109,17 +109,15 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(tmp_path:
     attempt = URI(str(tmp_path / "attempt-1"))
     wrapped = RayTaskError("read", "Traceback\n" + "line\n" * 1000, error).as_instanceof_cause()
     assert not worker.is_saved_on_every_rank(wrapped, attempt)
-    with pytest.raises(errors.WorkerError) as caught:
+    with pytest.raises(errors.JobRefused, match="^Damaged: train/part is damaged: restore it, then run again$"):
         errors.raise_saved_error(attempt)
-    message = "train/part is damaged: restore it, then run again"
-    assert caught.value.description == {"type": "Damaged", "message": message, "permanent": True}
 
 
 def test_an_unexpected_error_keeps_its_whole_traceback_without_secrets(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         raise RuntimeError("is it up? http://me:hidden@host/?key=hidden fails")  # as a line of any frame may end
-    told = errors.described(caught.value, folder=URI(str(tmp_path)))
-    trace = Path(told["message"].partition("full traceback: ")[2]).read_text()
+    failure = errors.job_error(caught.value, folder=URI(str(tmp_path)))
+    trace = Path(str(failure).partition("full traceback: ")[2]).read_text()
     assert "as a line of any frame may end" in trace
     assert trace.endswith("RuntimeError: is it up? http://***@host/ fails\n") and "hidden" not in trace
 

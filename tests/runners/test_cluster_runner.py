@@ -21,11 +21,11 @@ from storage import lease, manifest
 from storage.admin.gc import Garbage
 from storage.uri import URI, DatasetURI, Root
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.events import ENDED
 from tasks.jobs.spec import JobSpec, PreprocessSpec
 from tasks.runners import cluster_runner, jobs_api
 from tasks.runners.cluster_runner import ClusterRunner
-from tasks.runners.job_log import JobFailed, JobRefused
 from tests.storage import results
 
 ADDRESS = "http://127.0.0.1:8265"

@@ -8,8 +8,9 @@ from ray.exceptions import OutOfMemoryError
 
 from storage.uri import URI
 from tasks.jobs import errors
+from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.events import EPOCHS, ERROR, PROGRESS, RANK
-from tasks.runners.job_log import Follower, JobFailed, JobRefused
+from tasks.runners.job_log import Follower
 
 _WORKER = "(RayTrainWorker pid=4711)"
 _OTHER = "(RayTrainWorker pid=4711, ip=10.0.0.2)"
@@ -110,7 +111,7 @@ def test_every_line_is_logged_once_and_only_when_it_is_complete(caplog: pytest.L
 @pytest.mark.parametrize(("permanent", "kind"), [(True, JobRefused), (False, JobFailed)])
 def test_the_error_that_ended_the_job_is_kept(permanent: bool, kind: type[Exception]) -> None:
     follower = Follower("train")
-    error = {"type": "ValueError", "message": "no rows", "permanent": permanent}
+    error = {"message": "no rows", "permanent": permanent}
     follower.feed(f"{ERROR}{json.dumps(error)}\n", ended=True)
     assert type(follower.error("it ended")) is kind
     assert str(follower.error("it ended")) == "no rows"
@@ -145,7 +146,7 @@ def test_a_process_that_rays_memory_monitor_killed_is_one_line_with_its_size_the
     caplog.clear()
     for message in (
         str(follower.error(f"job train-1 ended FAILED: {_KILLED}")),
-        errors.described(OutOfMemoryError(_KILLED), folder=URI("/nowhere"))["message"],
+        str(errors.job_error(OutOfMemoryError(_KILLED), folder=URI("/nowhere"))).removeprefix("OutOfMemoryError: "),
     ):
         assert message == (
             "Ray ended process 7991 (RayTrainWorker, 17.25 GB) on node 10.0.0.7, because its memory was full: 22.87 of "

@@ -8,11 +8,11 @@ import torch
 from storage import error_policy
 from storage.manifest import Damaged
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.downloading import Unreachable, WrongChecksum
 from tasks.learning.epoch_metrics import NonFiniteLoss
 from tasks.learning.user_code import UserCodeError
-from tasks.runners.job_log import JobFailed, JobRefused
 
 NCCL = "NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"
 CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
