@@ -18,7 +18,7 @@ import typer
 from prefect import Flow
 from pydantic.fields import FieldInfo
 
-from flows import new_files, pipeline
+from flows import pipeline
 from flows import predict as prediction
 from flows.__main__ import flow_of
 from flows.cli import app
@@ -71,7 +71,6 @@ def _deployments() -> str:
     lines += ["Give them by `--param name=value`, in the form of the UI, or under `parameters` in `prefect.yaml`.", ""]
     flows: dict[str, Flow[..., Any]] = {
         "`mnist/train`, `images/train` and others that train": pipeline.mnist,
-        "`images/watch`": new_files.images,
         "`predict/batch`": prediction.predict,
     }
     for heading, flow in flows.items():

@@ -1,24 +1,19 @@
 """Schedules and queues of a real server on SQLite: what runs by itself, waits, is deleted."""
 
 import contextlib
-import re
 import sqlite3
-import sys
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from storage import manifest, registry
 from storage.uri import URI, Root
-from tasks.runners.child import Child
-from tests import s3, schedules
-from tests.image_folder import encoded, write_folder
-from tests.prefect_system import CANARY, Hook, PrefectSystem, free_port
-from tests.runs import CHECKOUT, await_that, copy_of_checkout
+from tests import schedules
+from tests.image_folder import write_folder
+from tests.prefect_system import CANARY, Hook, PrefectSystem
+from tests.runs import await_that, copy_of_checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -81,91 +76,18 @@ def _check_what_a_run_shows(prefect_system: PrefectSystem, run: str) -> None:
     assert CANARY not in str(prefect_system.log(run)) + str(artifacts)
 
 
-def test_on_sqlite_a_cron_and_an_interval_start_runs_by_themselves_that_end_well(
+def test_on_sqlite_schedules_start_runs_that_train_once_and_again_when_a_file_was_added(
     prefect_system: PrefectSystem, tmp_path: Path
 ) -> None:
     checkout = copy_of_checkout(tmp_path / "copy")
-    schedules.add_scheduled(checkout, write_folder(tmp_path / "photos"))
+    photos = write_folder(tmp_path / "photos")
+    schedules.add_scheduled(checkout, photos)
     prefect_system.start_worker()
     prefect_system.deploy(checkout)
     try:
-        schedules.check_both_ran(prefect_system)
+        schedules.check_both_ran(prefect_system, photos)
     finally:
         prefect_system.deploy()
-
-
-def test_added_files_start_a_training_by_a_look_and_by_a_buckets_event_and_quiet_looks_leave_one_run(
-    prefect_system: PrefectSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkout, pictures = copy_of_checkout(tmp_path / "copy"), write_folder(tmp_path / "pictures")
-    with _notifying_bucket(prefect_system, tmp_path, monkeypatch) as server:
-        client, data = server.client(), f"s3://{server.bucket}/pictures"
-        for path in filter(Path.is_file, pictures.rglob("*")):
-            key = f"pictures/{path.relative_to(pictures)}"
-            client.put_object(Bucket=server.bucket, Key=key, Body=path.read_bytes())
-        schedules.uncomment_watch(checkout, data)
-        prefect_system.start_worker()
-        prefect_system.deploy(checkout)
-        try:
-            assert prefect_system.deployment("images/train")["schedules"][0]["active"]
-            look = await_that(lambda: _looks(prefect_system, "Started"), limit_s=180, interval_s=1)[0]
-            assert look["created_by"]["type"] == "SCHEDULE"
-            (first,) = _trainings(prefect_system)
-            assert prefect_system.await_end(first, limit_s=300) == ["Completed"]
-            quiet = await_that(lambda: _looks(prefect_system, "NothingNew"), limit_s=180, interval_s=1)[0]
-            await_that(lambda: _looks(prefect_system, "NothingNew") not in ([], [quiet]), limit_s=180)
-            assert len(_looks(prefect_system, "NothingNew")) == 1 and len(_trainings(prefect_system)) == 1
-            watch = prefect_system.deployment("images/watch")
-            place = f"/deployments/{watch['id']}/schedules/{watch['schedules'][0]['id']}"
-            prefect_system.api("PATCH", place, {"active": False})
-            for number in (7, 8, 9):
-                key = f"pictures/train/pears/late {number}.png"
-                client.put_object(Bucket=server.bucket, Key=key, Body=encoded(number, 0))
-            await_that(lambda: len(_looks(prefect_system, "Started")) == 2, limit_s=180, interval_s=1)
-            looks = _looks(prefect_system, "Started")
-            assert sorted(look["created_by"]["type"] for look in looks) == ["AUTOMATION", "SCHEDULE"]
-            (second,) = {*_trainings(prefect_system)} - {first}
-            assert prefect_system.await_end(second, limit_s=300) == ["Completed"]
-        finally:
-            prefect_system.deploy()
-    assert "images/watch" not in prefect_system.deployments()
-    automations = prefect_system.api("POST", "/automations/filter", {})
-    assert not [automation for automation in automations if "watch" in automation["name"]]
-
-
-@contextlib.contextmanager
-def _notifying_bucket(
-    prefect_system: PrefectSystem, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[s3.Server]:
-    """An S3 server that posts each change to the forwarder of docs/operating.md; the worker's storage credentials."""
-    (script,) = re.findall(r"```python\n(# forward.py.*?)```", (CHECKOUT / "docs/operating.md").read_text(), re.DOTALL)
-    port = free_port()
-    (folder / "forward.py").write_text(script.replace("8099", str(port)))
-    forwarder = Child([sys.executable, str(folder / "forward.py")], env=prefect_system.env)
-    config = folder / "home" / ".seaweedfs" / "notification.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text(f'[notification.webhook]\nenabled = true\nendpoint = "http://127.0.0.1:{port}"\n')
-    monkeypatch.setenv("HOME", str(folder / "home"))
-    try:
-        with s3.serve(folder / "s3") as server:
-            monkeypatch.setattr(prefect_system, "env", prefect_system.env | server.environment())
-            yield server
-    finally:
-        prefect_system.end_worker()
-        forwarder.end()
-
-
-def _looks(prefect_system: PrefectSystem, state: str) -> list[dict[str, Any]]:
-    wanted = {"deployments": {"name": {"any_": ["watch"]}}, "flow_runs": {"state": {"name": {"any_": [state]}}}}
-    looks: list[dict[str, Any]] = prefect_system.api("POST", "/flow_runs/filter", wanted)
-    return looks
-
-
-def _trainings(prefect_system: PrefectSystem) -> list[str]:
-    """The runs of images/train that a look has started."""
-    wanted = {"deployments": {"id": {"any_": [prefect_system.deployment("images/train")["id"]]}}}
-    runs = prefect_system.api("POST", "/flow_runs/filter", wanted)
-    return [run["id"] for run in runs if str(run["idempotency_key"]).startswith("files ")]
 
 
 def test_old_runs_and_events_leave_the_database(prefect_system: PrefectSystem) -> None:

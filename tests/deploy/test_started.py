@@ -146,8 +146,8 @@ def test_a_run_on_the_sample_ends_and_its_champion_is_in_the_bucket(
     assert not (started.checkout / "data").exists()
 
 
-def test_on_postgres_a_cron_and_an_interval_start_runs_by_themselves_that_end_well(started: Composed) -> None:
-    schedules.check_both_ran(started)
+def test_on_postgres_schedules_start_runs_that_train_once_and_again_when_a_file_was_added(started: Composed) -> None:
+    schedules.check_both_ran(started, started.checkout.parent / "photos")
 
 
 def test_the_server_shows_its_ui_from_scratch_space(started: Composed) -> None:

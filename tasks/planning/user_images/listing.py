@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 import re
 from collections import defaultdict
@@ -122,14 +121,6 @@ def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) ->
         except ValueError as error:
             raise ValueError(f"{option}: {uri}: {error}") from None
     return listing
-
-
-def state(uri: URI) -> str:
-    """Return a digest of the files below `uri` that changes when one is added, removed or rewritten; reads none."""
-    single = files.entry(uri) if files.exists(uri) else None
-    entries = [entry for entry in ([single] if single else files.walk(uri, closed=[])) if not not_data(entry.path)]
-    listed = [(entry.path, entry.size, entry.etag or entry.modified) for entry in entries]
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def _sort(entry: Entry, uri: URI, listing: Listing) -> None:
