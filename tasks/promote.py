@@ -3,6 +3,7 @@
 import contextlib
 
 from prefect import task
+from prefect.events import emit_event
 
 from storage import in_use, manifest, reference, registry
 from storage.decision import Decision
@@ -10,9 +11,8 @@ from storage.registry import Superseded
 from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
 from tasks.evaluate import evaluate
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.orchestration.announce import announce
 from tasks.orchestration.prefect_options import author, task_options
-from tasks.orchestration.stage import logger, stage
+from tasks.orchestration.stage import in_flow_run, logger, stage
 from tasks.planning.parameters import PromoteParameters
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tasks.predict import predict
@@ -25,14 +25,13 @@ def promote(
     checkpoint: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, runner: Runner
 ) -> Decision:
     """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway."""
-    root, registered_model = reference.root_of(evaluation), parameters.registered_model
-    decisions = registry.history(root, registered_model)
+    decisions = registry.history(reference.root_of(evaluation), parameters.registered_model)
     decision = find_valid_decision(checkpoint, evaluation, decisions, parameters.gate)
     with stage("promote", reused=decision is not None):  # its predictions may wait for other runs
         if decision is None:
             decision = decide(checkpoint, evaluation, parameters, runner)
-            decisions = registry.history(root, registered_model)
-        announce(registered_model, decision, decisions)
+            if in_flow_run():
+                _emit(decision, registered_model=parameters.registered_model)
         logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
         for role, difference in decision.differences.items():
             logger().info("compared with the %s: %s", role, difference)
@@ -59,6 +58,18 @@ def decide(
                 return decision
         logger().info("another run recorded a decision on %s; comparing again", registered_model)
     raise Superseded(f"other runs kept recording decisions on {registered_model}; run again")
+
+
+def _emit(decision: Decision, *, registered_model: str) -> None:
+    """Send Prefect's server an event, to which automations may react; Prefect adds the run and its deployment."""
+    emit_event(
+        f"pipeline.model.{'promoted' if decision.promoted else 'rejected'}",
+        resource={
+            "prefect.resource.id": f"pipeline.registered-model.{registered_model}",
+            "prefect.resource.name": registered_model,
+        },
+        payload=decision.model_dump(mode="json", include={"number", "challenger", "reason", "metrics"}),
+    )
 
 
 def score(

@@ -18,7 +18,7 @@ from tasks.resources.machine_locks import LOCK_DIR
 from tests.runs import SHARED, await_that, prefect_home
 
 if TYPE_CHECKING:
-    from tests.prefect_system import Hook, PrefectSystem
+    from tests.prefect_system import PrefectSystem
     from tests.s3 import Server
 
 _IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
@@ -135,20 +135,11 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
 
 
 @pytest.fixture(scope="module")
-def received() -> Iterator["Hook"]:
-    """The address of a webhook, and what is posted to it."""
-    from tests.prefect_system import webhook
-
-    with webhook() as hook:
-        yield hook
-
-
-@pytest.fixture(scope="module")
-def deployed(received: "Hook", tmp_path_factory: pytest.TempPathFactory) -> Iterator["PrefectSystem"]:
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator["PrefectSystem"]:
     """A Prefect server in line with prefect.yaml."""
     from tests.prefect_system import PrefectSystem
 
-    server = PrefectSystem(tmp_path_factory.mktemp("prefect-system"), webhook=received[0])
+    server = PrefectSystem(tmp_path_factory.mktemp("prefect-system"))
     try:
         server.deploy()
         yield server

@@ -8,13 +8,11 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,6 @@ from tests.runs import CHECKOUT, await_that, kill_process, processes_with, repea
 
 CANARY = "canary-4f1c7b2e"
 """A secret that every process of the Prefect system is given."""
-Hook = tuple[str, list[dict[str, Any]]]
-"""The address of a webhook, and what was posted to it."""
 _PREFECT, _FLOWS = [sys.executable, "-m", "prefect"], [sys.executable, "-m", "flows"]
 _FIRST_PORT, _END_PORT, _PORTS_A_WORKER = 20_000, 32_768, 4_000
 """Below the ports that the kernel gives to connections, above those of Ray's workers."""
@@ -144,6 +140,10 @@ class Server:
         found = self.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}}})
         return {one["key"]: one["data"] for one in found}
 
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The events of this name."""
+        return list(self.api("POST", "/events/filter", {"filter": {"event": {"name": [name]}}})["events"])
+
     def engine(self, run: str) -> int:
         """The process that runs the flow of `run`."""
         return next(pid for pid, command in self.processes(run).items() if "prefect.engine" in command)
@@ -156,7 +156,7 @@ class Server:
 class PrefectSystem(Server):
     """A running server, and a worker when one was started."""
 
-    def __init__(self, folder: Path, *, webhook: str) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(free_port())
         self.env = os.environ | {
             "PREFECT_HOME": str(folder / "home"),
@@ -164,7 +164,6 @@ class PrefectSystem(Server):
             "PREFECT_SERVER_ANALYTICS_ENABLED": "0",
             "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
             "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15",
-            "PIPELINE_WEBHOOK_URL": webhook,
             "PIPELINE_STORAGE": str(folder / "root"),
             "AWS_SECRET_ACCESS_KEY": CANARY,
             "COLUMNS": "200",
@@ -220,26 +219,6 @@ class PrefectSystem(Server):
         """SIGKILL the worker alone, as the kernel does when memory runs out."""
         (pid,) = [pid for pid, command in processes_with(f"PREFECT_API_URL={self.url}").items() if _is_worker(command)]
         kill_process(pid)
-
-
-@contextlib.contextmanager
-def webhook() -> Iterator[Hook]:
-    """An address on loopback, and what was posted to it."""
-    received: list[dict[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/{CANARY}", received
-        server.shutdown()
 
 
 def _is_worker(command: str) -> bool:

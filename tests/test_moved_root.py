@@ -21,7 +21,6 @@ pytestmark = pytest.mark.usefixtures("in_this_process")
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is told to a Prefect server."""
-    monkeypatch.setattr("tasks.promote.announce", lambda *_: None)
     monkeypatch.setattr(report_task, "publish", lambda *_: None)
 
 

@@ -1,6 +1,7 @@
 """Schedules and queues of a real server on SQLite: what runs by itself, waits, is deleted."""
 
 import contextlib
+import re
 import sqlite3
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -12,14 +13,17 @@ from storage import manifest, registry
 from storage.uri import URI, Root
 from tests import schedules
 from tests.image_folder import write_folder
-from tests.prefect_system import CANARY, Hook, PrefectSystem
-from tests.runs import await_that, copy_of_checkout
+from tests.prefect_system import CANARY, PrefectSystem
+from tests.runs import CHECKOUT, await_that, copy_of_checkout
+
+SMALL = {"epochs": 1, "model": "small-cnn", "minimum": 0}
+"""A training of seconds."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_missed_slots_of_a_schedule_train_once_and_runs_that_a_person_starts_meanwhile_are_queued(
-    prefect_system: PrefectSystem, received: Hook
+    prefect_system: PrefectSystem,
 ) -> None:
     missed = _missed_slots(prefect_system, "mnist/smoke", hours=3)
     prefect_system.start_worker()
@@ -31,8 +35,10 @@ def test_missed_slots_of_a_schedule_train_once_and_runs_that_a_person_starts_mea
     _check_what_a_run_shows(prefect_system, run)
     assert prefect_system.await_end(queued, limit_s=120) == ["NothingNew"] and "NothingNew" in watched
     assert "AwaitingConcurrencySlot" in prefect_system.states(queued)
-    await_that(lambda: any(one["event"] == "promoted" for one in received[1]), limit_s=60)
-    assert CANARY not in str(received[1])
+    (event,) = await_that(lambda: prefect_system.events("pipeline.model.promoted"), limit_s=60)
+    roles = {related["prefect.resource.role"] for related in event["related"]}
+    assert event["resource"]["prefect.resource.name"] == "mnist-sample" and {"flow-run", "deployment"} <= roles
+    assert event["payload"]["number"] == 1 and CANARY not in str(event)
 
 
 def _missed_slots(prefect_system: PrefectSystem, name: str, *, hours: int) -> list[str]:
@@ -88,6 +94,24 @@ def test_on_sqlite_schedules_start_runs_that_train_once_and_again_when_a_file_wa
         schedules.check_both_ran(prefect_system, photos)
     finally:
         prefect_system.deploy()
+
+
+def test_a_promotion_starts_the_prediction_of_the_documentation(prefect_system: PrefectSystem, tmp_path: Path) -> None:
+    operating = (CHECKOUT / "docs" / "operating.md").read_text()
+    (block,) = re.findall(r"```yaml\n(  - name: new-photos.*?)```", operating, re.DOTALL)
+    block = block.replace("s3://bucket/new-photos", str(write_folder(tmp_path / "new")))
+    block = re.sub("photos$", "mnist-sample", block, flags=re.MULTILINE)
+    checkout, storage = copy_of_checkout(tmp_path / "copy"), str(tmp_path / "root")
+    block = block.replace("    parameters:\n", f"    parameters:\n      storage: {storage}\n      workers: 0\n")
+    (checkout / "prefect.yaml").write_text((checkout / "prefect.yaml").read_text() + block)
+    prefect_system.start_worker()
+    prefect_system.deploy(checkout)
+    run = prefect_system.start("mnist/smoke", storage=storage, settings=SMALL, workers=0)
+    assert prefect_system.await_end(run) == ["Completed"]
+    wanted = {"deployments": {"name": {"any_": ["new-photos"]}}}
+    (started,) = await_that(lambda: prefect_system.api("POST", "/flow_runs/filter", wanted), limit_s=60)
+    assert started["created_by"]["type"] == "AUTOMATION"
+    assert prefect_system.await_end(started["id"]) == ["Completed"], prefect_system.log(started["id"])
 
 
 def test_old_runs_and_events_leave_the_database(prefect_system: PrefectSystem) -> None:

@@ -79,11 +79,10 @@ Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server liste
 --host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""
 _DEPLOY = """
 environment:
-  PREFECT_API_URL       the server to change, such as http://127.0.0.1:4200/api
-  PIPELINE_WEBHOOK_URL  URL notified of failed and crashed runs and of promotions (default: none)"""
+  PREFECT_API_URL  the server to change, such as http://127.0.0.1:4200/api"""
 _WATCH = """
 environment:
-  PREFECT_API_URL       the server to watch, such as http://127.0.0.1:4200/api
+  PREFECT_API_URL  the server to watch, such as http://127.0.0.1:4200/api
 
 Runs until Ctrl-C. One such process per server is enough; `make up` includes it."""
 
@@ -244,7 +243,7 @@ def up(
 
 
 def deploy() -> int:
-    """Update a Prefect server to match prefect.yaml: deployments, schedules, automations."""
+    """Update a Prefect server to match prefect.yaml: deployments and schedules."""
     from flows.server import deploy
 
     return deploy.main()

@@ -1,1 +1,1 @@
-"""Prefect servers: deployments, automations, flow runs, and the temporary server of a single run."""
+"""Prefect servers: deployments, flow runs, and the temporary server of a single run."""

@@ -1,7 +1,7 @@
 """`make deploy`: update a Prefect server to match prefect.yaml.
 
-Covers deployments and their schedules, the work pool, and the automations of `flows.server.automations`. Removes
-deployments that are no longer in the file, but only those with the project's tag.
+Covers deployments and their schedules, and the work pool. Removes deployments that are no longer in the file, but only
+those with the project's tag.
 """
 
 import os
@@ -45,10 +45,7 @@ def apply() -> str:
     import httpx
     from prefect.client.orchestration import get_client
 
-    from flows.server import automations
-
     wanted = read()
-    automations.webhook_url()
     with get_client(sync_client=True) as client:
         try:
             client.hello().raise_for_status()
@@ -58,9 +55,8 @@ def apply() -> str:
         _create_pools(client, wanted)
         _run_prefect_deploy()
         _align(client, wanted)
-        remark = automations.apply(client)
         names = [f"{client.read_flow(each.flow_id).name}/{each.name}" for each in deployments(client)]
-    return f"the server matches prefect.yaml: {', '.join(sorted(names))}{remark}"
+    return f"the server matches prefect.yaml: {', '.join(sorted(names))}"
 
 
 def read() -> Declared:

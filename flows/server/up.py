@@ -33,12 +33,11 @@ def main(host: str, port: int, reports_port: int) -> int:
 
     with refused_if_invalid():
         check_home()
-    from flows.server import automations, deploy, report_server
+    from flows.server import deploy, report_server
     from tasks.planning.make_plan import default_storage
 
     with refused_if_invalid():
         deploy.read()
-        automations.webhook_url()
         with contextlib.chdir(os.environ.get("PIPELINE_CHECKOUT") or deploy.CHECKOUT):  # as the worker's runs are
             root = parse_root(default_storage())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way

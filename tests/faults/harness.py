@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pyarrow as pa
 
@@ -127,11 +126,6 @@ class Harness:
             metrics=result["metrics"],
             raw=raw_name(),
         )
-
-    def events(self, id: str) -> int:
-        """How many events of this id Prefect's server holds."""
-        answer = httpx.post(f"{os.environ['PREFECT_API_URL']}/events/filter", json={"filter": {"id": {"id": [id]}}})
-        return len(answer.raise_for_status().json()["events"])
 
 
 @contextlib.contextmanager

@@ -3,10 +3,8 @@
 import dataclasses
 import math
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 
 import storage.__main__
 from flows.cli import app, start
-from flows.server import automations, deploy, up
+from flows.server import deploy, up
 from storage import commits, manifest, tables
 from storage.uri import URI, Root
 from tasks.learning import images, recipes
@@ -251,32 +249,6 @@ def test_a_wrong_parameter_of_batch_prediction_is_refused_by_name(
         predict_request.resolve(storage=str(fresh), **given)
     assert str(caught.value).startswith(message)
     assert _listing(fresh) == []
-
-
-@pytest.mark.parametrize("status", [204, 301])
-def test_a_webhook_that_cannot_be_called_or_does_not_take_a_test_message_is_refused(
-    status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(automations.WEBHOOK, "https://host:port/")
-    with pytest.raises(ValueError, match="must be an http:// or https:// address, got 'https://host:port/'"):
-        automations.webhook_url()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(status)
-            self.send_header("Location", "/elsewhere")
-            self.end_headers()
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/hook"
-        if status == 204:
-            assert automations.try_webhook(url) == ""
-        else:
-            with pytest.raises(ValueError, match=f"^{automations.WEBHOOK} answers a test message with {status} "):
-                automations.try_webhook(url)
-        server.shutdown()
-    assert "ConnectError" in automations.try_webhook(url)
 
 
 def _listing(folder: Path) -> list[str]:

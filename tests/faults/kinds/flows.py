@@ -6,17 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from storage import registry
-from storage.uri import Root
-from tasks.orchestration import announce
 from tests.faults.case import Case, Failed
 from tests.faults.harness import SETTINGS, raw_name
 from tests.faults.history import Event, checkpoint_of, is_struck, step, written
 from tests.faults.kinds.register import kind
-from tests.prefect_system import PrefectSystem, webhook
-
-_TOLD_S = 30.0
-"""Within which Prefect's server shows an event that it was handed."""
+from tests.prefect_system import PrefectSystem
 
 
 @kind("flow killed in preprocess", stage="preprocess", after="raw", mid=written("/train/part-"))
@@ -43,22 +37,6 @@ def _killed_in_promote(case: Case) -> dict[str, Any]:
     case.run(*case.random.choice([("promote", ""), ("write", "/registry/"), ("written", "/registry/")]))
     result = case.finish()
     case.expect_decisions(1)
-    return result
-
-
-@kind("flow killed between decision and event")
-def _killed_before_event(case: Case) -> dict[str, Any]:
-    case.begin(after="evaluation")
-    case.run("announce")
-    (entry,) = case.paths("registry/*/*.json")
-    decision = registry.latest(Root(case.root), entry.parent.name)
-    assert decision is not None
-    event = str(announce.event_id(entry.parent.name, decision))
-    if case.harness.events(event):
-        raise Failed("the event was sent before the fault")
-    result = case.finish()
-    if case.until(lambda: case.harness.events(event), "an event reports the promotion", limit_s=_TOLD_S) != 1:
-        raise Failed("several events report one promotion")
     return result
 
 
@@ -101,14 +79,13 @@ def _prefect_system(case: Case) -> Iterator[PrefectSystem]:
     """A server with the deployments, for the runs of `case`."""
     folder = case.folder / "prefect-system"
     folder.mkdir(parents=True, exist_ok=True)
-    with webhook() as (address, _):
-        prefect_system = PrefectSystem(folder, webhook=address)
-        prefect_system.env |= case.injection_env() | case.harness.environment(case.root)
-        try:
-            prefect_system.deploy()
-            yield prefect_system
-        finally:
-            prefect_system.end()
+    prefect_system = PrefectSystem(folder)
+    prefect_system.env |= case.injection_env() | case.harness.environment(case.root)
+    try:
+        prefect_system.deploy()
+        yield prefect_system
+    finally:
+        prefect_system.end()
 
 
 @kind("flow gets SIGTERM")
