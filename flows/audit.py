@@ -22,7 +22,7 @@ def run(request: AuditRequest) -> Any:
     """Carry out `request`, and return the run's outcome; existing results are reused."""
     plan = request.plan
     with (
-        using(plan.root, request.uses, source=plan.registered_model) as stages,
+        using(plan.root, request.uses) as stages,
         session(plan.root, wanted=request.needs_ray, workers=plan.workers, needs=plan.needs) as runner,
     ):
         if not request.is_done:

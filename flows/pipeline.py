@@ -109,7 +109,7 @@ def mnist(
 def run(plan: Plan) -> Any:
     """Carry out `plan`, one line per task, and return the run's outcome."""
     with (
-        using(plan.root, plan.uses, source=plan.registered_model) as stages,
+        using(plan.root, plan.uses) as stages,
         session(plan.root, wanted=plan.needs_ray, workers=plan.workers, needs=plan.needs) as runner,
     ):
         files = download(plan.files, plan.weights, plan.download)

@@ -81,9 +81,7 @@ def predict(
 def run(request: BatchRequest) -> Any:
     """Carry out `request`, and return the run's outcome."""
     with (
-        using(
-            request.root, [request.checkpoint, request.dataset], source=request.dataset.name.rpartition("-")[0]
-        ) as stages,
+        using(request.root, [request.checkpoint, request.dataset]) as stages,
         session(request.root, wanted=request.needs_ray, workers=request.predict.workers) as runner,
     ):
         if request.ingest:

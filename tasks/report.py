@@ -1,4 +1,4 @@
-"""Report: write a self-contained HTML page about a run, and publish its main results as Prefect artifacts."""
+"""Report: write a self-contained HTML page about a run, and publish its summary as a Prefect artifact."""
 
 import contextlib
 import dataclasses
@@ -56,7 +56,7 @@ def report(
                 listed=[commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)],
                 statistics=_of_run(data, parameters, predictions),
             )
-        publish(data, target)
+        publish(data, target, registered_model=parameters.registered_model)
         runs_page.update(reference.root_of(target), warn=logger().warning)
     return target
 

@@ -136,9 +136,9 @@ class Server:
         return any(text in line for line in self.log(run))
 
     def artifacts(self, run: str) -> dict[str, Any]:
-        """What the run's artifacts hold, by key."""
+        """What the run's artifacts hold, by key; what a task returned has none."""
         found = self.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}}})
-        return {one["key"]: one["data"] for one in found}
+        return {one["key"]: one["data"] for one in found if one["key"]}
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The events of this name."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("in_this_process")
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is told to a Prefect server."""
-    monkeypatch.setattr(report_task, "publish", lambda *_: None)
+    monkeypatch.setattr(report_task, "publish", lambda *_, **__: None)
 
 
 def request(root: Root, **changes: object) -> Plan:

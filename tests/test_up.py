@@ -109,8 +109,8 @@ def test_run_resumes_by_itself_after_ctrl_c_and_after_a_power_cut_and_terminal_s
     assert up.says(run, "download reused")
     assert up.starts(run) == 3
     assert registry.champion(Root(str(folder / "root")), "mnist-sample") is not None
-    report = up.artifacts(run)["mnist-sample-report"]
-    link = re.fullmatch(r"\[Report page\]\((http://127.0.0.1:.*/index.html)\)", report)
+    summary = up.artifacts(run)["mnist-sample-summary"]
+    link = re.search(r"\[Report page\]\((http://127.0.0.1:.*/index.html)\)", summary)
     assert link and b"mnist-sample-resnet18" in urllib.request.urlopen(link[1], timeout=10).read()
     following = up.start("mnist/smoke", settings=_SMALL)
     assert up.await_end(following) == ["NothingNew"]

@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
-import os
 import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prefect.variables import Variable
 
 from storage import manifest
 from storage.manifest import Damaged
@@ -63,27 +64,13 @@ def _read(root: Root, path: str) -> bytes:
 
 
 @contextlib.contextmanager
-def serving(root: Root, port: int, *, is_private: bool = True) -> Iterator[str]:
-    """Serve the reports of `root` and name the address to runs in PIPELINE_REPORTS_URL; yield a line that says where.
-
-    If the variable is set already, the port is in use, or others use the server (not `is_private`), nothing is served.
-    """
-    if address := os.environ.get(REPORTS_URL):
-        yield f"{address} ({REPORTS_URL})"
-        return
-    if not is_private:
-        yield f"not served to other machines: serve them yourself and set {REPORTS_URL}"
-        return
-    try:
-        server = ThreadingHTTPServer((_HOST, port), functools.partial(_Handler, root))
-    except (OSError, OverflowError) as error:
-        yield f"not served: port {port}: {error}; choose another --reports-port"
-        return
-    os.environ[REPORTS_URL] = f"http://{_HOST}:{port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with server:
+def serving(root: Root, port: int) -> Iterator[str]:
+    """Serve the reports of `root` on loopback; yield the address, and name it to runs in a variable of the server."""
+    address = f"http://{_HOST}:{port}"
+    with ThreadingHTTPServer((_HOST, port), functools.partial(_Handler, root)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        Variable.set(REPORTS_URL, address, overwrite=True)
         try:
-            yield f"{os.environ[REPORTS_URL]} ({root})"
+            yield address
         finally:
             server.shutdown()
-            del os.environ[REPORTS_URL]

@@ -26,7 +26,7 @@ _LONGEST = 300
 def main(host: str, port: int, reports_port: int) -> int:
     """Run until Ctrl-C and return 0; return 1 if the server or worker stops; exit with 2 for an invalid request."""
     with refused_if_invalid():
-        _check(host, port)
+        _check(host, port, reports_port)
     url = _name_server(host, port)
     print(f"starting Prefect's server on {url}", flush=True)
     from flows.server.temporary_server import await_server, check_home
@@ -47,8 +47,11 @@ def main(host: str, port: int, reports_port: int) -> int:
     ):
         await_server(server, f"{url}/health")
         _tell([deploy.apply()])
-        serving = report_server.serving(root, reports_port, is_private=_is_loopback(host))
-        with serving as reports, _worker() as worker:
+        with contextlib.ExitStack() as stack:
+            reports = _NOT_SERVED
+            if _is_loopback(host):
+                reports = f"{stack.enter_context(report_server.serving(root, reports_port))} ({root})"
+            worker = stack.enter_context(_worker())
             print(_READY.format(ui=f"http://{host}:{port}", url=url, reports=reports), flush=True)
             _watch(server, worker)
     return 0
@@ -70,6 +73,7 @@ def _name_server(host: str, port: int) -> str:
     return url
 
 
+_NOT_SERVED = "not served to other machines: serve them yourself (docs/operating.md)"
 _READY = """
   UI        {ui}
   API       {url}
@@ -149,7 +153,7 @@ def _is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses)
 
 
-def _check(host: str, port: int) -> None:
+def _check(host: str, port: int, reports_port: int) -> None:
     """Raise `ValueError` if this process cannot or must not listen there."""
     if not host:
         raise ValueError("--host must be an address or a name, got an empty value")
@@ -157,14 +161,15 @@ def _check(host: str, port: int) -> None:
         raise ValueError(
             f"--host {host!r} is reachable from other machines: set PREFECT_SERVER_API_AUTH_STRING=user:password first"
         )
-    if not 0 < port < 65536:
-        raise ValueError(f"--port must be 1 to 65535, got {port}")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            what = f"cannot listen at --host {host!r} --port {port}: {error.strerror}; choose another address"
-            if error.errno == errno.EADDRINUSE:
-                what = f"--port {port} is in use: choose another port, or stop the program that uses it"
-            raise ValueError(what) from None
+    for option, at, number in (("--port", host, port), ("--reports-port", "127.0.0.1", reports_port)):
+        if not 0 < number < 65536:
+            raise ValueError(f"{option} must be 1 to 65535, got {number}")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((at, number))
+            except OSError as error:
+                what = f"cannot listen at {at!r}, {option} {number}: {error.strerror}; choose another address"
+                if error.errno == errno.EADDRINUSE:
+                    what = f"{option} {number} is in use: choose another port, or stop the program that uses it"
+                raise ValueError(what) from None

@@ -1,4 +1,4 @@
-"""Frame of every stage: find a committed result, log start and end, show progress, enforce the deadline."""
+"""Frame of every stage: find a committed result, log start and end, enforce the deadline."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
-from uuid import UUID
 
 from storage import commits, error_policy, files, in_use, manifest
 from storage.failpoints import failpoint
@@ -35,30 +34,22 @@ class Stage:
     """Digest of the content of each parent, by role, that a commit of the result must record."""
 
 
-_EVERY_S = 10.0
-"""Seconds between updates of progress; each keeps Prefect's server and this process busy for about 30 ms."""
 _run: ContextVar[tuple[Use, list[Stage], float] | None] = ContextVar("run", default=None)
 """What the run uses, its stages so far, and its start by the monotonic clock."""
-_source: ContextVar[str] = ContextVar("source", default="")
-"""What the run is about, at the start of the keys of its artifacts."""
 
 
 @contextlib.contextmanager
-def using(root: Root, uris: Iterable[URI], *, source: str = "") -> Iterator[list[Stage]]:
-    """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order.
-
-    `source`, such as the registered model, begins the keys of the run's artifacts: Prefect shows a key's on one page.
-    """
+def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Stage]]:
+    """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order."""
     from prefect.runtime import flow_run
 
     with in_use.using(root, uris, owner=f"flow run {flow_run.name or os.getpid()}") as use:
         stages: list[Stage] = []
-        token, of_source = _run.set((use, stages, time.monotonic())), _source.set(source)
+        token = _run.set((use, stages, time.monotonic()))
         try:
             yield stages
         finally:
             _run.reset(token)
-            _source.reset(of_source)
 
 
 @contextlib.contextmanager
@@ -114,39 +105,6 @@ def run_so_far() -> tuple[float | None, list[Stage]]:
     """Return the seconds since the run started, none outside a run, and the stages that it has completed."""
     run = _run.get()
     return (time.monotonic() - run[2], run[1]) if run else (None, [])
-
-
-def artifact_key(what: str) -> str:
-    """Return the key of an artifact of this run, such as `mnist-summary`; names have only what keys may have."""
-    return "-".join(filter(None, [_source.get(), what]))
-
-
-class ProgressArtifact:
-    """Progress bar on the page of the flow run; its errors never fail the stage."""
-
-    def __init__(self, stage: str) -> None:
-        self._key = artifact_key(f"{stage}-progress")
-        self._artifact: UUID | None = None
-        self._updated = float("-inf")
-
-    def update(self, fraction: float, text: str) -> None:
-        """Show `fraction` (0 to 1) and `text` at most every 10 s, and always at 1; do nothing outside a flow run."""
-        is_due = fraction >= 1 or time.monotonic() - self._updated > _EVERY_S
-        if not is_due or not in_flow_run():
-            return
-        from prefect.artifacts import create_progress_artifact, update_progress_artifact
-
-        self._updated = time.monotonic()
-        percent = 100 * min(fraction, 1.0)
-        try:
-            if self._artifact is None:
-                artifact = create_progress_artifact(percent, key=self._key, description=text)
-                assert isinstance(artifact, UUID)  # a coroutine only in async code
-                self._artifact = artifact
-            else:
-                update_progress_artifact(self._artifact, percent, description=text)
-        except Exception as error:  # an unreachable server must not fail a training
-            logging.getLogger("pipeline").debug("progress cannot be shown: %s", error)
 
 
 def tidy(scratch: URI) -> None:

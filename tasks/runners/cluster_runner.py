@@ -15,7 +15,7 @@ from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed
 from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.learning import user_code
-from tasks.orchestration.stage import artifact_key, logger
+from tasks.orchestration.stage import logger
 from tasks.runners import jobs_api
 from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result, job_prefix
@@ -45,7 +45,7 @@ class ClusterRunner:
         until = time.monotonic() + spec.deadline_s + 30  # the job enforces its own deadline
         with expecting_result(spec), self._stopping(job_prefix(stage, spec)):
             job = self._job(stage, spec)
-            _show_job_link(stage, job, self._address)
+            logger().info("%s: job %s, in Ray's dashboard %s/#/jobs/%s", stage, job, redact(self._address), job)
             self._follow(job, stage, spec, until)
 
     @contextlib.contextmanager
@@ -112,7 +112,7 @@ class ClusterRunner:
 
     def _follow(self, job: str, stage: str, spec: JobSpec, until: float) -> None:
         """Follow the job until it has succeeded; raise its error if it failed."""
-        follower, read = Follower(stage), 0
+        follower, read = Follower(), 0
         while True:
             if not follower.ended:
                 read = self._read_live(follower, job, read, until)
@@ -160,21 +160,6 @@ def _jobs(client: "JobSubmissionClient", prefix: str) -> "dict[str, JobDetails]"
         for job in client.list_jobs()
         if job.submission_id and job.submission_id.startswith(prefix)
     }
-
-
-def _show_job_link(stage: str, job: str, address: str) -> None:
-    """Show a link to the job in Ray's dashboard on the page of the running flow; its errors never fail the job."""
-    from prefect.artifacts import create_link_artifact
-
-    if not _flow_run():
-        return
-    link, text = f"{redact(address)}/#/jobs/{job}", f"{stage} in the Ray dashboard"
-    try:
-        create_link_artifact(
-            link, key=artifact_key("ray-dashboard"), link_text=text, description=f"Ray dashboard of {stage}"
-        )
-    except Exception as error:  # a server that does not answer now
-        logger().warning("the link to the Ray dashboard cannot be shown: %s", redact_text(str(error)))
 
 
 def _flow_run() -> str:

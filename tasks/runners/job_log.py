@@ -6,12 +6,10 @@ import re
 import time
 from typing import Any
 
-from storage.manifest import File
-from storage.uri import URI, redact_text
 from tasks.jobs.errors import JobFailed, JobRefused, killed_for_memory
-from tasks.jobs.events import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
+from tasks.jobs.events import ENDED, EPOCHS, ERROR, PROGRESS, RANK
 from tasks.jobs.spec import JOB_NAME
-from tasks.orchestration.stage import ProgressArtifact, in_flow_run, logger
+from tasks.orchestration.stage import logger
 
 _CHATTER = re.compile(
     r"^(\((\S+ )?pid=[^)]*\) )?("
@@ -44,8 +42,7 @@ class Follower:
     ended = False
     """True once the job has said that its work is over, successful or not."""
 
-    def __init__(self, stage: str) -> None:
-        self._artifact = ProgressArtifact(stage)
+    def __init__(self) -> None:
         self._rest = ""  # an incomplete line
         self._error: JobFailed | None = None
         self._last: list[str] = []
@@ -83,9 +80,6 @@ class Follower:
             worker, content = _FROM_WORKER.match(line), _json_after(RANK, line)
             if worker and content:
                 self._ranks[worker["process"]] = content["rank"]
-        elif IMAGES in line:
-            if content := _json_after(IMAGES, line):
-                _show_images(content)
         elif ERROR in line:
             if content := _json_after(ERROR, line):
                 self._error = (JobRefused if content["permanent"] else JobFailed)(content["message"])
@@ -106,7 +100,6 @@ class Follower:
         if due and not always:
             self._last_info_at = time.monotonic()
         logger().log(logging.INFO if due or always else logging.DEBUG, "%s", text, extra={"progress": content})
-        self._artifact.update(content["fraction"], text)
 
     def _named(self, line: str) -> str:
         """Replace the process number in `line` by the rank that printed it and its epoch."""
@@ -140,18 +133,6 @@ def format_progress(content: dict[str, Any]) -> str:
     done, note = f"{content['done']:,}/{content['total']:,}", content["note"]
     text = f"epoch {done}: {note}" if content["what"] == EPOCHS else f"{content['what']} {done} {note}"
     return text.rstrip(": ")
-
-
-def _show_images(content: dict[str, Any]) -> None:
-    """Show the first training images on the page of the running flow; a failure never fails the training."""
-    if not in_flow_run():
-        return
-    try:
-        from tasks.orchestration.artifacts import publish_training_images
-
-        publish_training_images(URI(content["uri"]), File.model_validate(content["file"]))
-    except Exception as error:  # bad bytes, or a storage or server that does not answer now
-        logger().warning("the first training images cannot be shown: %s", redact_text(str(error)))
 
 
 def _json_after(marker: str, line: str) -> Any:

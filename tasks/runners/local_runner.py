@@ -137,7 +137,7 @@ class LocalRunner:
         with expecting_result(spec):
             job = Child([sys.executable, "-m", f"tasks.jobs.{stage}", place], env=env, cwd=jobs_api.CODE)
             try:
-                self._follow(ray, job, Follower(stage), deadline_s=spec.deadline_s)
+                self._follow(ray, job, Follower(), deadline_s=spec.deadline_s)
             finally:
                 job.end()
 

@@ -61,7 +61,7 @@ class InProcessRunner:
 
     def run(self, stage: str, spec: JobSpec) -> None:
         """Run the job in this process, as `Runner` says; the cause of a `JobFailed` is the original error."""
-        follower = Follower(stage)
+        follower = Follower()
         spec = spec.model_copy(update={"threads": machine.cores()})
         write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())  # to repeat it by hand
         with expecting_result(spec):

@@ -13,7 +13,6 @@ from flows.pipeline import mnist
 from flows.predict import predict
 from flows.server import flow_runs
 from tasks.learning import recipes
-from tasks.orchestration import artifacts
 
 
 def test_a_run_of_the_command_line_carries_out_the_plan_that_is_made_and_does_not_plan(prefect_server: None) -> None:
@@ -104,14 +103,6 @@ def test_an_error_is_told_once_and_a_refusal_in_one_line(caplog: pytest.LogCaptu
         "Encountered exception during execution: RuntimeError('broken')",
     ]
     assert [bool(record.exc_info) for record in caplog.records] == [False, True]
-
-
-def test_the_confusion_begins_with_the_true_class_even_where_classes_are_digits() -> None:
-    table = artifacts.confusion_table(("0", "1"), [[5, 1], [2, 7]])
-    assert [list(row.items()) for row in table] == [
-        [("true class", "0"), ("predicted 0", 5), ("predicted 1", 1)],
-        [("true class", "1"), ("predicted 0", 2), ("predicted 1", 7)],
-    ]
 
 
 def test_a_deployments_run_refuses_in_one_line_without_a_traceback(

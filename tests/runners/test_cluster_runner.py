@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-import httpx
 import pytest
 from prefect import flow
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 from prefect.states import Cancelling
@@ -220,24 +219,6 @@ def test_a_job_of_another_run_is_not_stopped(
         runner.run("train", spec)
     assert cluster.stopped == []
     assert f"job {job} goes on: the same request attaches to it, `ray job stop {job}` ends it" in caplog.messages
-
-
-@pytest.mark.usefixtures("prefect_server")
-def test_a_link_that_the_server_does_not_take_never_fails_the_job(
-    cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise httpx.ConnectError("connection refused")
-
-    monkeypatch.setattr(SyncPrefectClient, "create_artifact", fails)
-
-    @flow
-    def trains() -> str:
-        ClusterRunner(ADDRESS).run("train", spec)
-        return "it goes on"
-
-    assert trains() == "it goes on"
-    assert "the link to the Ray dashboard cannot be shown: connection refused" in caplog.text
 
 
 async def _start(length: int) -> AsyncIterator[str]:

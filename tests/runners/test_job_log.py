@@ -28,7 +28,7 @@ def _epoch(epoch: int, note: str) -> str:
 
 def _followed(log: str, caplog: pytest.LogCaptureFixture, *, level: int = logging.INFO) -> list[str]:
     with caplog.at_level(level, logger="pipeline"):
-        Follower("train").feed(log, ended=True)
+        Follower().feed(log, ended=True)
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
@@ -99,7 +99,7 @@ Running entrypoint for job train-1: exec env PIPELINE_JOB=train-1 python -m task
 
 
 def test_every_line_is_logged_once_and_only_when_it_is_complete(caplog: pytest.LogCaptureFixture) -> None:
-    follower = Follower("train")
+    follower = Follower()
     with caplog.at_level(logging.INFO, logger="pipeline"):
         for character in "one\ntwö\nthree":
             follower.feed(character)
@@ -110,7 +110,7 @@ def test_every_line_is_logged_once_and_only_when_it_is_complete(caplog: pytest.L
 
 @pytest.mark.parametrize(("permanent", "kind"), [(True, JobRefused), (False, JobFailed)])
 def test_the_error_that_ended_the_job_is_kept(permanent: bool, kind: type[Exception]) -> None:
-    follower = Follower("train")
+    follower = Follower()
     error = {"message": "no rows", "permanent": permanent}
     follower.feed(f"{ERROR}{json.dumps(error)}\n", ended=True)
     assert type(follower.error("it ended")) is kind
@@ -141,7 +141,7 @@ Consider provisioning more memory on this node. Set max_restarts and max_task_re
 def test_a_process_that_rays_memory_monitor_killed_is_one_line_with_its_size_the_limit_and_advice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    follower = Follower("train")
+    follower = Follower()
     follower.feed(_KILLED, ended=True)
     caplog.clear()
     for message in (

@@ -117,7 +117,7 @@ def test_results_that_the_server_does_not_take_for_its_page_never_fail_the_repor
 
     @flow
     def reports() -> str:
-        artifacts.publish(data, report_of(plan.evaluation, decision))
+        artifacts.publish(data, report_of(plan.evaluation, decision), registered_model="mnist")
         return "it goes on"
 
     assert reports() == "it goes on"

@@ -1,6 +1,5 @@
 """The training loop of one rank, with or without Ray: all epochs that are not done yet, and a checkpoint after each."""
 
-import contextvars
 import platform
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,12 +14,12 @@ import torch.distributed as dist
 
 from storage import files, manifest, process
 from storage.failpoints import failpoint
-from storage.manifest import File, Manifest
+from storage.manifest import Manifest
 from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import URI, CheckpointURI, redact_text
 from tasks.jobs import events
-from tasks.jobs.events import EPOCHS, IMAGES
+from tasks.jobs.events import EPOCHS
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
@@ -157,8 +156,6 @@ def _resume(scratch: URI, trainer: Trainer, fields: dict[str, Any], *, trained_o
             )
         note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
         events.progress(EPOCHS, len(history), trainer.recipe.training.epochs, note)
-        if kept := attempts.find_training_images(scratch):
-            _tell_images(*kept)
     return history
 
 
@@ -199,19 +196,18 @@ class Checkpoints:
             _tell_epoch(history, trainer)
 
     def keep_images(self, images_BHWC: torch.Tensor, labels: torch.Tensor, *, classes: Sequence[str]) -> None:
-        """Save the first rows of a batch in another thread and report where; a failure never fails the training."""
+        """Save the first rows of a batch in another thread; a failure never fails the training."""
         rows = images_BHWC[:_NUM_IMAGES].clone(), labels[:_NUM_IMAGES].clone()
 
         def keep() -> None:
             try:
                 pixels, numbers = (tensor.cpu().numpy() for tensor in rows)
                 table = images.to_table(np.arange(len(numbers)), pixels, numbers, classes=classes)
-                _tell_images(self.attempt, attempts.write_training_images(self.attempt, table))
+                attempts.write_training_images(self.attempt, table)
             except Exception as error:  # the images are for people to look at; no result depends on them
                 events.write_line(f"WARNING: the first training images cannot be saved: {redact_text(str(error))}")
 
-        # Without Ray, the listener creates an artifact of the run that this context holds.
-        self.writer.submit(contextvars.copy_context().run, keep)
+        self.writer.submit(keep)
 
     def finish(self) -> None:
         """Wait until the latest state is complete, and report it."""
@@ -248,10 +244,6 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     for epoch, hint in wait_hints([vars(each) for each in history]):
         if epoch == metrics.epoch:
             events.write_line(f"WARNING: {hint}")
-
-
-def _tell_images(attempt: URI, file: File) -> None:
-    events.write_event(IMAGES, uri=attempt, file=file.model_dump())
 
 
 def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:
