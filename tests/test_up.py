@@ -1,10 +1,8 @@
 """`make up` ends cleanly, and the next one resumes the runs that ended with it."""
 
-import contextlib
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import urllib.request
@@ -53,9 +51,6 @@ class Up(Server):
         self.servers |= {command for command in processes_with(self.mark).values() if _is_server(command)}
         return "Ctrl-C stops everything" in self.output.read_text() or self.process.poll()
 
-    def says_in_terminal(self, pattern: str) -> bool:
-        return re.search(pattern, self.output.read_text()) is not None
-
     def press_ctrl_c(self) -> None:
         """SIGINT to every process of its group, as a terminal sends it; returns once all of it has ended well."""
         os.killpg(self.process.pid, signal.SIGINT)
@@ -84,9 +79,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     kill_all_with(f"PREFECT_HOME={tmp_path / 'up' / 'home'}")
 
 
-def test_run_resumes_by_itself_after_ctrl_c_and_after_a_power_cut_and_terminal_shows_server_errors(
-    folder: Path,
-) -> None:
+def test_run_resumes_by_itself_after_ctrl_c_and_after_a_power_cut(folder: Path) -> None:
     port = free_port()
     up = Up(port, folder)
     run = up.start("mnist/smoke", settings=_SMALL)
@@ -114,10 +107,6 @@ def test_run_resumes_by_itself_after_ctrl_c_and_after_a_power_cut_and_terminal_s
     assert link and b"mnist-sample-resnet18" in urllib.request.urlopen(link[1], timeout=10).read()
     following = up.start("mnist/smoke", settings=_SMALL)
     assert up.await_end(following) == ["NothingNew"]
-    database = sqlite3.connect(folder / "home" / "prefect.db", timeout=30)
-    with contextlib.closing(database), database:
-        database.execute("ALTER TABLE deployment_schedule RENAME TO lost")
-    await_that(lambda: up.says_in_terminal(r"server: .*no such table: deployment_schedule"), limit_s=120)
 
 
 def _lease_of_an_hour(up: Up) -> str:

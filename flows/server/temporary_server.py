@@ -2,19 +2,15 @@
 
 import contextlib
 import os
-import re
 import secrets
 import socket
-import sqlite3
 import sys
 import time
 import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from storage.error_policy import Permanent
 from storage.exits import refuse
 from storage.uri import is_web_address, redact, redact_text
 from tasks.runners.child import Child
@@ -29,18 +25,11 @@ gc.enable()
 uvicorn.main()
 """
 """Server process: its arguments are those of `uvicorn`."""
-ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception): |ERROR: +\[Errno).*$", re.MULTILINE)
-"""Line of a server's output that names an error: the end of a traceback, or uvicorn's own."""
-_ADVICE = {
-    "can't start new thread": "raise the number of processes that this user may start (ulimit -u)",
-    "address already in use": "another program has taken its port: run the same command again",
-}
-_NO_HOME = "Failed to create the Prefect home"
-_OTHER_HOME = "set PREFECT_HOME to another folder"
-_BUSY = "the machine may be busy: run the same command again"
+_LAST_LINES = 15
+"""Lines of a server's output to show if it does not start."""
 
 
-class ServerFailed(Permanent, RuntimeError):
+class ServerFailed(RuntimeError):
     """A Prefect server did not start."""
 
 
@@ -105,13 +94,15 @@ def check_api() -> str:
 
     Call it before anything else imports Prefect, which prints a long warning about a home that cannot be created.
     """
-    warnings.filterwarnings("ignore", _NO_HOME)
+    warnings.filterwarnings("ignore", "Failed to create the Prefect home")
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
 
-    url = get_current_settings().api.url
+    settings = get_current_settings()
+    url = settings.api.url
     if not url:
-        check_home()
+        if not os.access(settings.home, os.W_OK | os.X_OK):
+            raise ValueError(f"PREFECT_HOME={settings.home} is not writable; set PREFECT_HOME to another folder")
         return "a temporary server for this run"
     advice = "check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or unset them to use a temporary server"
     try:
@@ -127,35 +118,8 @@ def check_api() -> str:
         ) from None
 
 
-def check_home() -> None:
-    """Raise `ValueError` if a server of this Prefect cannot use the database in PREFECT_HOME."""
-    warnings.filterwarnings("ignore", _NO_HOME)
-    import prefect
-    from prefect.settings import get_current_settings
-
-    settings = get_current_settings()
-    home = settings.home
-    if not os.access(home, os.W_OK | os.X_OK):
-        raise ValueError(f"PREFECT_HOME={home} is not a folder that this user can write to; {_OTHER_HOME}")
-    database, connection_url = home / "prefect.db", settings.server.database.connection_url
-    if not database.exists() or str(database) not in (connection_url.get_secret_value() if connection_url else ""):
-        return
-    try:
-        with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-            revisions = [revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")]
-    except sqlite3.OperationalError:  # it is new, or another server is writing to it
-        return
-    except sqlite3.DatabaseError as error:
-        raise ValueError(f"PREFECT_HOME={home}: {database.name} cannot be read: {error}; {_OTHER_HOME}") from None
-    migrations = Path(prefect.__file__).parent.joinpath("server", "database").rglob("*.py")
-    known = "".join(file.read_text() for file in migrations)
-    if not all(revision in known for revision in revisions):
-        version = f"another version of Prefect than this one, {prefect.__version__}"
-        raise ValueError(f"PREFECT_HOME={home}: {database.name} was written by {version}; {_OTHER_HOME}")
-
-
 def await_server(child: Child, url: str, *, limit_s: float = _START_LIMIT_S) -> None:
-    """Wait until the server responds at `url`; raise `ServerFailed` with its last error if it does not."""
+    """Wait until the server responds at `url`; raise `ServerFailed` with its own message if it does not."""
     deadline = time.monotonic() + limit_s
     directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy: the server is on this machine
     while child.running and time.monotonic() < deadline:
@@ -166,10 +130,11 @@ def await_server(child: Child, url: str, *, limit_s: float = _START_LIMIT_S) -> 
             return
         except OSError:
             time.sleep(0.1)
-    output = child.output()
-    causes = ERROR.findall(output) or output.splitlines()[-1:] or ["it ended without output"]
-    cause, usual = (f"no answer within {limit_s:g} s", _BUSY) if child.running else (causes[-1], _OTHER_HOME)
-    advice = next((advice for words, advice in _ADVICE.items() if words in output), usual)
+    from prefect.settings import get_current_settings
+
+    cause = f"did not respond within {limit_s:g} s" if child.running else "did not start"
+    output = "\n".join(child.output().splitlines()[-_LAST_LINES:])
+    home = get_current_settings().home
     raise ServerFailed(
-        f"Prefect's server did not start: {cause}; {advice} (PIPELINE_TRACEBACK=1 shows its output)"
-    ) from RuntimeError(output)
+        f"Prefect's server {cause}; it uses PREFECT_HOME={home}, set PREFECT_HOME to use another\n{redact_text(output)}"
+    )

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Iterator
 
 from storage import terminal
 from storage.exits import refused_if_invalid
-from storage.uri import parse_root, redact_text
+from storage.uri import parse_root
 from tasks.runners.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
 """Worker name; identifies the runs that end with this `make up`."""
 _LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
 """Keeps the leases of running flow runs in PREFECT_HOME; with Prefect's default a restarted server crashes the runs."""
-_LONGEST = 300
-"""Most characters of a line of the server's output to print."""
 
 
 def main(host: str, port: int, reports_port: int) -> int:
@@ -29,11 +27,8 @@ def main(host: str, port: int, reports_port: int) -> int:
         _check(host, port, reports_port)
     url = _name_server(host, port)
     print(f"starting Prefect's server on {url}", flush=True)
-    from flows.server.temporary_server import await_server, check_home
-
-    with refused_if_invalid():
-        check_home()
     from flows.server import deploy, report_server
+    from flows.server.temporary_server import await_server
     from tasks.planning.make_plan import default_storage
 
     with refused_if_invalid():
@@ -121,21 +116,16 @@ def _tell(lines: Iterable[str]) -> None:
 
 
 def _watch(server: Child, worker: Child) -> None:
-    """Print the worker's output and each error of the server once, and watch over the runs, until Ctrl-C.
+    """Print the worker's output, and watch over the runs, until Ctrl-C.
 
     Raises `RuntimeError` if either ends.
     """
-    from flows.server import temporary_server, watch
+    from flows.server import watch
 
-    runs, errors = watch.Watch(), set[str]()
-    looked = time.monotonic()
+    runs, looked = watch.Watch(), time.monotonic()
     while server.running and worker.running:
         sys.stdout.write(terminal.printable(worker.new_output()))
         sys.stdout.flush()
-        for line in temporary_server.ERROR.findall(server.new_output()):
-            if line not in errors:
-                errors.add(line)
-                _tell([f"server: {redact_text(line)[:_LONGEST]}"])
         if time.monotonic() - looked > watch.LOOK_S:
             _tell(runs.look())
             looked = time.monotonic()
