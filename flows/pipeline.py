@@ -33,7 +33,7 @@ from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import recipes, sources
-from tasks.orchestration.prefect_options import Duration, Name, RecipeName, Settings, Workers, flow_options
+from tasks.orchestration.prefect_options import Cores, Duration, Name, RecipeName, Settings, Workers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
 from tasks.planning.data_option import default_recipe
@@ -45,6 +45,7 @@ from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
 from tasks.report import report
+from tasks.resources import machine
 from tasks.runners.session import session
 from tasks.train import train
 
@@ -56,6 +57,7 @@ def mnist(
     mirror: list[str] | None = None,
     data: str | None = None,
     workers: Workers = None,
+    cores: Cores = None,
     settings: Settings = None,
     register_as: Name = None,
     judge_only: bool = False,
@@ -77,6 +79,8 @@ def mnist(
             set.
         workers: Number of training workers; empty: one per GPU, at most one for each 64 rows of batch_size, without
             GPUs one, or on a cluster one per node; 0: the flow's own process, without Ray.
+        cores: Number of the machine's cores to use, leaving the rest to other runs; not with RAY_ADDRESS; empty: all,
+            with runs taking turns.
         settings: Fields of the recipe to change, such as {"epochs": 5}.
         register_as: The registered model whose champion the new model competes with; empty: named after the data
             set, or after the location of your own data.
@@ -88,6 +92,7 @@ def mnist(
         download_timeout: How long to retry if no mirror can be reached.
     """
     with begun():
+        machine.choose(cores)
         recipe = recipe or default_recipe(data, flow=str(flow_run.flow_name))
         plan = make_plan(
             storage=storage or default_storage(),

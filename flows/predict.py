@@ -29,7 +29,7 @@ from prefect import flow
 
 from flows.server.flow_runs import begun, planned
 from tasks.ingest import ingest
-from tasks.orchestration.prefect_options import Duration, Workers, flow_options
+from tasks.orchestration.prefect_options import Cores, Duration, Workers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning import predict_request
@@ -37,6 +37,7 @@ from tasks.planning.durations import parse_duration
 from tasks.planning.make_plan import default_storage
 from tasks.planning.predict_request import BatchRequest
 from tasks.predict import predict as predict_rows
+from tasks.resources import machine
 from tasks.runners.session import session
 
 
@@ -48,6 +49,7 @@ def predict(
     split: str | None = None,
     min_confidence: float | None = None,
     workers: Workers = None,
+    cores: Cores = None,
     stage_timeout: Duration = "24h",
 ) -> Any:
     """Predict every row of a dataset, or every image of a folder, exactly once; existing predictions are reused.
@@ -63,9 +65,12 @@ def predict(
         min_confidence: Leave the class empty where its probability is lower, such as 0.92; empty: every row gets one.
         workers: Number of processes that predict; empty: one per GPU, without GPUs one, or on a cluster one per node;
             0: the flow's own process, without Ray.
+        cores: Number of the machine's cores to use, leaving the rest to other runs; not with RAY_ADDRESS; empty: all,
+            with runs taking turns.
         stage_timeout: Abort if the prediction takes longer, such as 30s, 10m, 2h or 1d.
     """
     with begun():
+        machine.choose(cores)
         request = predict_request.resolve(
             storage=storage or default_storage(),
             model=model,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.jobs import dashboard
 from tests.runs import await_that, processes_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -39,7 +40,7 @@ finally:
 """
 
 
-@pytest.fixture(params=["off", "on"])
+@pytest.fixture(params=["0", "1"])
 def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[set[int]]:
     """Those of a local Ray while a job of its is at work, without and with a dashboard.
 
@@ -47,7 +48,7 @@ def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[set[in
     """
     token = secrets.token_hex(32)
     env = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
-    env |= {"PIPELINE_DASHBOARD": request.param, "RAY_AUTH_TOKEN": token}
+    env |= {dashboard.NAME: request.param, "RAY_AUTH_TOKEN": token}
     job = [sys.executable, "-c", _JOB, str(tmp_path / "at-work")]
     with subprocess.Popen([sys.executable, "-c", _FLOW, *job], env=env, stdin=subprocess.PIPE) as flow:
         await_that(lambda: (tmp_path / "at-work").exists() or flow.poll() is not None, limit_s=120)

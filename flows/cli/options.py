@@ -76,7 +76,7 @@ class FlowOptions(StorageOptions):
         typer.Option(
             metavar="N",
             help="number of this machine's cores to use, leaving the rest to other runs; not with RAY_ADDRESS "
-            "(default: $PIPELINE_CORES, or all cores, with runs taking turns)",
+            "(default: all cores, with runs taking turns)",
         ),
     ] = None
     stage_timeout: Annotated[
@@ -85,9 +85,7 @@ class FlowOptions(StorageOptions):
     dashboard: Annotated[
         bool,
         typer.Option(
-            "--dashboard",
-            help="start Ray's dashboard with a local Ray, and report trainings to it (default: $PIPELINE_DASHBOARD or "
-            "off)",
+            "--dashboard", help="start Ray's dashboard with a local Ray, and report trainings to it (default: off)"
         ),
     ] = False
 

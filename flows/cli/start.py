@@ -63,6 +63,7 @@ def training_parameters(options: TrainingOptions, recipe: Recipe, *, storage: st
         "storage": storage,
         "data": data and str(data),
         "workers": options.workers,
+        "cores": options.cores,
         "settings": recipes.changes(recipe),
         "register_as": options.register_as,
         "stage_timeout": options.stage_timeout,
@@ -87,15 +88,14 @@ def predict(options: PredictOptions, flow_of: FlowOf) -> int:
         start_ray = options.workers != 0 and resolved.needs_ray
         if start_ray:
             node_checks.check_nodes(resolved.root, options.workers)
-    parameters = request | {"stage_timeout": options.stage_timeout}
+    parameters = request | {"cores": options.cores, "stage_timeout": options.stage_timeout}
     return start(flow_of, parameters, resolved, as_json=options.as_json, csv=options.csv, start_ray=start_ray)
 
 
 def choose_resources(options: FlowOptions) -> None:
-    """Set the dashboard and the cores for this process and its children."""
-    dashboard.choose(on=options.dashboard)
-    with refused_if_invalid():
-        dashboard.is_on()
+    """Set the dashboard for this process and its children, and the cores."""
+    if options.dashboard:
+        os.environ[dashboard.NAME] = "1"
     machine.choose(options.cores)
 
 

@@ -1,32 +1,15 @@
-"""Settings of a local Ray: its dashboard, off unless the environment variable PIPELINE_DASHBOARD is `on`."""
+"""Ray's dashboard: a local Ray has one, and trainings report to it, if Ray's own variable for that is set."""
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
-NAME = "PIPELINE_DASHBOARD"
-"""Read by flow, Ray and jobs: a local Ray and its jobs inherit their flow's environment."""
-TRAIN_STATE = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
-"""Environment that makes training jobs report their state to Ray's dashboard."""
+NAME = "RAY_TRAIN_ENABLE_STATE_TRACKING"
+"""Ray's variable, read by flow, Ray and jobs, which inherit their flow's environment; set by `--dashboard`."""
 
 
-def is_on(env: Mapping[str, str] = os.environ) -> bool:
-    """Return whether `env` asks for the dashboard; raise `ValueError` for a value other than `on` and `off`."""
-    value = env.get(NAME) or "off"
-    if value not in ("on", "off"):
-        raise ValueError(f"{NAME} must be on or off, got {value!r}; unset it to run without Ray's dashboard")
-    return value == "on"
-
-
-def shows_training() -> bool:
+def is_on() -> bool:
     """Return True if this process reports its training to Ray's dashboard."""
-    return all(os.environ.get(name) == value for name, value in TRAIN_STATE.items())
-
-
-def choose(*, on: bool) -> None:
-    """Switch the dashboard on for this process and its children; leave the variable as it is if not `on`."""
-    if on:
-        os.environ[NAME] = "on"
+    return os.environ.get(NAME) == "1"
 
 
 def without_client_server(parameters: Any, _: bool) -> None:

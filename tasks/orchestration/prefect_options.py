@@ -28,6 +28,8 @@ RecipeName = Annotated[str | None, Field(json_schema_extra={"type": ["string", "
 _Count = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 0})]
 Workers = _Count | None
 """Number of workers; None: chosen by GPUs and batch."""
+Cores = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 1})] | None
+"""Number of the machine's cores; None: all."""
 Settings = Annotated[dict[str, Any], Field(json_schema_extra=recipes.schema() | {"title": "fields"})] | None
 Name = Annotated[str, Field(json_schema_extra={"title": "name", "pattern": r"^([a-z0-9][a-z0-9-]{0,63})?$"})] | None
 Duration = Annotated[str, Field(json_schema_extra={"pattern": PATTERN})]

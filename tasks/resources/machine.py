@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tasks.resources.scaling import Workers
 
-CORES = "PIPELINE_CORES"
-"""Environment variable: number of cores that a run without a cluster uses; unset: all cores available to it."""
+_chosen: int | None = None
+"""Number of cores that runs of this process use without a cluster; None: all cores available to it."""
 _DEVICES = ("/dev", "nvidia[0-9]*")
 """Folder and names of the GPUs that a process may open; a container may have fewer than the machine."""
 _HINTS = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "dxg"))
@@ -19,27 +19,26 @@ another maker."""
 
 
 def choose(cores: int | None) -> None:
-    """Set the number of cores for this process and its children; None leaves the variable unchanged."""
-    if cores is not None:
-        os.environ[CORES] = str(cores)
+    """Set the number of cores for the runs of this process, which tell their jobs; None: all."""
+    global _chosen
+    _chosen = cores
 
 
-def cores_asked(workers: Workers, env: Mapping[str, str] = os.environ) -> int:
+def cores_asked(workers: Workers) -> int:
     """Return the requested number of cores, 0 for all; it sets the number of threads, which affects the weights."""
-    text = env.get(CORES, "")
-    if not text:
+    if _chosen is None:
         return 0
     most = len(os.sched_getaffinity(0))
-    if not (text.isdecimal() and 1 <= int(text) <= most):
-        raise ValueError(f"--cores ({CORES}) must be 1 to {most} on this machine, got {text!r}")
-    if env.get("RAY_ADDRESS") and workers != 0:
-        raise ValueError(f"--cores ({CORES}) cannot be used with RAY_ADDRESS; on a cluster set cpus_per_worker")
-    return int(text)
+    if not 1 <= _chosen <= most:
+        raise ValueError(f"--cores must be 1 to {most} on this machine, got {_chosen}")
+    if os.environ.get("RAY_ADDRESS") and workers != 0:
+        raise ValueError("--cores cannot be used with RAY_ADDRESS; on a cluster set cpus_per_worker")
+    return _chosen
 
 
-def cores(env: Mapping[str, str] = os.environ) -> int:
+def cores() -> int:
     """Return the number of cores that a run without a cluster uses."""
-    return cores_asked(0, env) or len(os.sched_getaffinity(0))
+    return cores_asked(0) or len(os.sched_getaffinity(0))
 
 
 def gpus(env: Mapping[str, str] = os.environ) -> list[str]:

@@ -135,13 +135,13 @@ def job_runtime_env(packages: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
 
     Its working directory is a copy of `packages` and of this checkout's code: Ray imports from there before any other
     place, on the driver and on each worker. Without one it puts the folder first in which it was started. The variables
-    are those for S3's endpoint and region, and NCCL, its network and CUDA's memory: never
-    the S3 keys, since Ray's dashboard shows a job's environment. With PIPELINE_DASHBOARD=on, training jobs also
-    report their state; whether the cluster's dashboard shows it depends on the cluster.
+    are those for S3's endpoint and region, and NCCL, its network and CUDA's memory: never the S3 keys, since Ray's
+    dashboard shows a job's environment. With `--dashboard`, training jobs also report their state; whether the
+    cluster's dashboard shows it depends on the cluster.
     """
     names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE")
     along = {name: value for name, value in os.environ.items() if name in names or _OF_GPUS.fullmatch(name)}
-    shown = dashboard.TRAIN_STATE if dashboard.is_on() else {}
+    shown = {dashboard.NAME: "1"} if dashboard.is_on() else {}
     with tempfile.TemporaryDirectory(prefix="pipeline-job-") as folder:
         for package in (CODE / "tasks", CODE / "storage", *map(Path, packages)):
             shutil.copytree(package, Path(folder, package.name), ignore=shutil.ignore_patterns("__pycache__"))

@@ -84,10 +84,10 @@ def start_ray(
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
     # Ray makes the folder that it is given writable for all users, so it lies inside one that only this user can enter.
     command += [f"--temp-dir={folder}/ray", f"--ray-client-server-port={_free_port()}", "--disable-usage-stats"]
-    command += ["--dashboard-agent-listen-port=0", f"--num-cpus={machine.cores(env) + SPARE_CPUS}"]
+    command += ["--dashboard-agent-listen-port=0", f"--num-cpus={machine.cores() + SPARE_CPUS}"]
     if machine.gpus({}):  # Ray counts these by NVML, which a container may lack; other makers' it counts otherwise
         command += [f"--num-gpus={len(machine.gpus(env))}"]
-    held = min(_OBJECT_STORE_BYTES, machine.cores(env) * _OBJECT_STORE_BYTES_A_CPU)
+    held = min(_OBJECT_STORE_BYTES, machine.cores() * _OBJECT_STORE_BYTES_A_CPU)
     command += [f"--object-store-memory={held}", f"--include-dashboard={str(has_dashboard).lower()}"]
     more, url = {**_RAY_ENV, "TMPDIR": folder}, ""
     if has_dashboard:
@@ -197,5 +197,4 @@ class LocalRunner:
 def environment() -> dict[str, str]:
     """Return the environment of a local Ray, and of the drivers that connect to it."""
     path = os.pathsep.join(filter(None, [str(jobs_api.CODE), os.environ.get("PYTHONPATH")]))
-    shown = dashboard.TRAIN_STATE if dashboard.is_on() else {}
-    return os.environ | jobs_api.JOB_ENV | _ENV | shown | {"PYTHONPATH": path}
+    return os.environ | jobs_api.JOB_ENV | _ENV | {"PYTHONPATH": path}

@@ -60,7 +60,6 @@ REQUESTS = [
     ),
     Bad("run --mirror sample --set compile=on --set device=cpu", "compile=true ... install g++", {"CXX": "no-c++"}),
     Bad("run", "PIPELINE_USER_CODE: there is no file /none.py", {"PIPELINE_USER_CODE": "/none.py"}),
-    Bad("run", "PIPELINE_DASHBOARD ... on or off ... 'whole' ... unset", {"PIPELINE_DASHBOARD": "whole"}),
     Bad("run --workers many", "--workers ... 'many'"),
     Bad("run --workers 500", "--workers ... at most ... 500"),
     Bad("run --set cpus_per_worker=500", "--workers ... 500 CPUs ... cpus_per_worker ... at most 0"),

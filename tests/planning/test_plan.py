@@ -245,10 +245,11 @@ def promote(made: Plan, champion: CheckpointURI) -> Decision:
 
 
 def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     whole = make(tmp_path)
-    monkeypatch.setenv(machine.CORES, "1")
+    request.addfinalizer(lambda: machine.choose(None))
+    machine.choose(1)
     part = make(tmp_path)
     assert part.prepared == whole.prepared
     assert part.checkpoint != whole.checkpoint, "sums over one thread are not those over two"

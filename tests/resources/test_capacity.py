@@ -47,7 +47,7 @@ class TestThisMachine:
         """A machine of 16 cores with two GPUs, as its driver shows them."""
         for number in range(2):
             (tmp_path / str(number)).touch()
-        for name in ("RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", machine.CORES):
+        for name in ("RAY_ADDRESS", "CUDA_VISIBLE_DEVICES"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(machine, "_DEVICES", (str(tmp_path), "*"))
         monkeypatch.setattr(machine, "cores", lambda *_: 16)

@@ -8,14 +8,17 @@ import pytest
 from tasks.resources import capacity, machine
 
 
-def test_cores_that_there_are_not_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_that_there_are_not_are_refused_by_name(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    request.addfinalizer(lambda: machine.choose(None))
     most = len(os.sched_getaffinity(0))
-    for wrong in ("0", "-1", "many", str(most + 1)):
-        monkeypatch.setenv(machine.CORES, wrong)
-        with pytest.raises(ValueError, match=f"--cores .PIPELINE_CORES. must be 1 to {most} on this .* got '{wrong}'"):
+    for wrong in (0, -1, most + 1):
+        machine.choose(wrong)
+        with pytest.raises(ValueError, match=f"--cores must be 1 to {most} on this machine, got {wrong}"):
             capacity.check_workers(None)
-    monkeypatch.setenv(machine.CORES, "1")
+    machine.choose(1)
     assert capacity.check_workers(None).startswith("local, 1 core")
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
     with pytest.raises(ValueError, match=r"cannot be used with RAY_ADDRESS; .* cpus_per_worker"):

@@ -39,7 +39,6 @@ _OWN = threading.local()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of this test's locks, on a machine with two cores."""
     monkeypatch.setenv(machine_locks.LOCK_DIR, str(tmp_path / "locks"))
-    monkeypatch.delenv(machine.CORES, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr(machine_locks, "_POLL_S", 0.01)
     return tmp_path / "locks"

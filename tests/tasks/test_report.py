@@ -54,14 +54,15 @@ def test_lineage_has_dates_and_no_credentials_and_the_summary_shows_names_litera
 
 
 def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv(machine.CORES, "1")
+    request.addfinalizer(lambda: machine.choose(None))
+    machine.choose(1)
     recipe = recipes.load("mnist-sample-resnet18")
     made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe)
     assert made.report.values["cores"] == 1
-    monkeypatch.delenv(machine.CORES)
+    machine.choose(None)
     words = shlex.split(made.report.command)
     options = options_of(RunOptions, *words[2:], "--storage", str(tmp_path / "other"))
     choose_resources(options)

@@ -111,7 +111,7 @@ def fit(
     cluster. A small machine has a trainer that starts faster, unless the dashboard shows trainings: it finds them by an
     actor that the faster trainer does not have. `configured` are arguments of both trainers.
     """
-    if loader != choices.RAY_DATA and tuned.is_on(cores) and not dashboard.shows_training():
+    if loader != choices.RAY_DATA and tuned.is_on(cores) and not dashboard.is_on():
         with gc_paused():
             from tasks.jobs.backends.tuned.trainer import LeanTrainer
 
