@@ -1,4 +1,4 @@
-"""Backfill, as a script: run the flow on several versions of a source's data, oldest first."""
+"""Backfill, the command and a script: run the flow on each raw dataset of a source, oldest first."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,54 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from an
 
 if TYPE_CHECKING:
     from prefect import Flow
+
+    from flows.cli.options import BackfillOptions
+    from flows.cli.start import FlowOf
+
+
+def backfill(options: "BackfillOptions", flow_of: "FlowOf") -> int:
+    """Train on each raw dataset and record what the gate says; the champion stays; return 1 if one failed."""
+    import dataclasses
+    from functools import partial
+
+    from flows.cli import start
+    from flows.cli.options import RunOptions
+    from storage import exits
+
+    with exits.refused_if_invalid():
+        datasets = _datasets(options)
+    shared = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    del shared["version"]
+    failed = []
+    for number, uri in enumerate(datasets, start=1):
+        exits.note(f"\nversion {number} of {len(datasets)}: {uri}")
+        run = RunOptions(**shared, data=uri, judge_only=True)
+        code = exits.guarded(partial(start.run, run, flow_of))
+        if code in (exits.HUNG_UP, exits.INTERRUPTED):
+            return code
+        failed += [uri] if code else []
+    if failed:
+        exits.note(f"{len(failed)} of {len(datasets)} versions failed: {', '.join(failed)}")
+    return exits.FAILED if failed else 0
+
+
+def _datasets(options: "BackfillOptions") -> list[str]:
+    """Return the raw datasets that the user names, else all that are named after the recipe's source, oldest first."""
+    from storage.admin import catalog
+    from storage.uri import parse_root
+    from tasks.learning import recipes
+    from tasks.planning.data_option import default_recipe
+
+    root, names = parse_root(options.storage), {name.rstrip("/").rpartition("/")[2] for name in options.version}
+    source = recipes.load(options.recipe or default_recipe(None)).data.source
+    folders = sorted(catalog.read_folders(catalog.list_folders(root, ["raw"])), key=lambda folder: folder.created)
+    committed = {folder.uri.name: str(folder.uri) for folder in folders if folder.manifest}
+    if missing := names - committed.keys():
+        raise ValueError(f"version must be one of {', '.join(committed) or 'none'}, got {min(missing)!r}")
+    chosen = names or {name for name in committed if name.rpartition("-")[0] == source}
+    if not chosen:
+        raise ValueError(f"--storage: {root} has no raw dataset of {source!r}; name some (`data-to-model ls raw`)")
+    return [uri for name, uri in committed.items() if name in chosen]
 
 
 def _flow_of(request: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":

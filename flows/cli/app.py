@@ -42,15 +42,12 @@ examples:
   python flows/predict.py --data ~/new-photos --csv table.csv  new images, with the champion
   python flows/predict.py --data data/datasets/raw/mnist-1d9802c1c0d9 --split test"""
 _BACKFILL = """
-A version is a raw dataset below <storage>/datasets/raw, such as mnist-1d9802c1c0d9; `data-to-model ls raw` lists
-them. The oldest is the one that was committed first. Existing results are reused: running the command again adds only
-what is missing.
+A version is a raw dataset below <storage>/datasets/raw; `data-to-model ls raw` lists them. The oldest is the one that
+was committed first. Existing results are reused: running the command again adds only what is missing.
 
 examples:
-  python flows/backfill.py --list                        list the versions of the recipe's data, oldest first
-  python flows/backfill.py                               all versions
-  python flows/backfill.py mnist-1d9802c1c0d9 mnist-...  only these
-  python flows/backfill.py --from mnist-1d9802c1c0d9     this one and all newer ones"""
+  python flows/backfill.py                                     all versions of mnist
+  python flows/backfill.py photos-1d9802c1c0d9 photos-...      only these"""
 _EXPORT = """
 examples:
   data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
@@ -119,11 +116,10 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
     def backfill(options: BackfillOptions) -> int:
         """Train and evaluate a model on several versions of a source's data.
 
-        Compares each with the champion. The decisions are recorded; the champion changes only with
-        --promote.
+        Compares each with the champion, and records the decisions. The champion does not change.
         """
-        _starting(options, is_told=not options.list_only)
-        from flows.cli.backfill import backfill
+        _starting(options)
+        from flows.backfill import backfill
 
         return backfill(options, flow_of)
 

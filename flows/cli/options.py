@@ -12,6 +12,8 @@ from tasks.planning.durations import parse_duration
 Text: TypeAlias = str | None
 NONE: Any = ()
 """Default of an option that may be repeated."""
+OF_COMMAND = frozenset({"as_json", "dashboard", "check", "csv", "no_sample"})
+"""Options of the commands that are no parameters of their flows."""
 
 
 def _parse_workers(text: str) -> int:
@@ -179,6 +181,9 @@ class RunOptions(MirrorOptions, TrainingOptions):
             "data/datasets/raw/mnist-1d9802c1c0d9 (default: download the recipe's source)",
         ),
     ] = None
+    judge_only: Annotated[
+        bool, typer.Option("--judge-only", help="record the decision, but keep the current champion in any case")
+    ] = False
     refresh: Annotated[bool, typer.Option("--refresh", help="recompute everything, even if results exist")] = False
     check: Annotated[
         bool,
@@ -255,19 +260,5 @@ class BackfillOptions(TrainingOptions):
     """Options of a backfill."""
 
     version: Annotated[
-        list[str], typer.Argument(help="name or URI of a raw dataset (default: all versions of the recipe's data)")
+        list[str], typer.Argument(help="name or URI of a raw dataset (default: all of the recipe's source)")
     ] = NONE
-    first: Annotated[
-        Text, typer.Option("--from", metavar="VERSION", help="oldest version to include (default: the oldest)")
-    ] = None
-    last: Annotated[
-        Text, typer.Option("--to", metavar="VERSION", help="newest version to include (default: the newest)")
-    ] = None
-    promote: Annotated[
-        bool,
-        typer.Option(
-            "--promote",
-            help="promote a model that passes the gate on its version's rows (default: only record the decisions)",
-        ),
-    ] = False
-    list_only: Annotated[bool, typer.Option("--list", help="list the versions, oldest first, and exit")] = False

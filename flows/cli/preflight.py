@@ -151,6 +151,7 @@ class Preflight:
             data=options.data,
             mirror=self.mirrors,
             registered_model=register_as,
+            judge_only=options.judge_only,
             refresh=options.refresh,
             stage_timeout_s=parse_duration(options.stage_timeout, option="--stage-timeout"),
             stall_timeout_s=parse_duration(options.stall_timeout, option="--stall-timeout"),

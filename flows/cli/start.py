@@ -1,6 +1,7 @@
 """Start of a flow from the command line: all checks that are possible in advance, then the flow and its outcome."""
 
 import contextlib
+import dataclasses
 import getpass
 import json
 import os
@@ -11,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
 from flows.cli import preflight
-from flows.cli.options import FlowOptions, PredictOptions, RunOptions, StorageOptions, TrainingOptions
+from flows.cli.options import OF_COMMAND, FlowOptions, PredictOptions, RunOptions, StorageOptions
 from storage.exits import note, refused_if_invalid
 from storage.process import gc_paused
 from storage.uri import PredictionsURI, parse_root
 from tasks.jobs import dashboard
 from tasks.learning import recipes
-from tasks.learning.recipes import Recipe
 from tasks.planning import predict_request
 from tasks.planning.durations import parse_duration
 from tasks.resources import capacity, machine
@@ -49,25 +49,16 @@ def run(options: RunOptions, flow_of: FlowOf) -> int:
 
 
 def parameters_of(request: preflight.Preflight) -> dict[str, Any]:
-    """Return the parameters of the flow for a checked request."""
+    """Return the parameters of the flow for a checked request: its options, with what the checks have resolved."""
     plan, options = request.plan, request.options
-    parameters = training_parameters(options, plan.recipe, storage=str(plan.root), data=plan.data)
-    parameters |= {"mirror": request.mirrors, "refresh": options.refresh, "register_as": plan.register_as}
-    return parameters | {"download_timeout": options.download_timeout}
-
-
-def training_parameters(options: TrainingOptions, recipe: Recipe, *, storage: str, data: str | None) -> dict[str, Any]:
-    """Return the parameters that every training has."""
-    return {
-        "recipe": recipe.origin or recipe.name,
-        "storage": storage,
-        "data": data and str(data),
-        "workers": options.workers,
-        "cores": options.cores,
-        "settings": recipes.changes(recipe),
-        "register_as": options.register_as,
-        "stage_timeout": options.stage_timeout,
-        "stall_timeout": options.stall_timeout,
+    names = (field.name for field in dataclasses.fields(options) if field.name not in OF_COMMAND)
+    return {name: getattr(options, name) for name in names} | {
+        "recipe": plan.recipe.origin or plan.recipe.name,
+        "settings": recipes.changes(plan.recipe),
+        "storage": str(plan.root),
+        "data": plan.data and str(plan.data),
+        "mirror": request.mirrors,
+        "register_as": plan.register_as,
     }
 
 

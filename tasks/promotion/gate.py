@@ -96,7 +96,7 @@ def judge(
     reason += compared.seen.note
     if promoted and gate.get("judge_only") and champion != checkpoint:
         promoted = False
-        reason += f"; a backfill does not promote: use --promote, or: {_by_hand(checkpoint)}"
+        reason += f"; it was only judged; promote it with: {_by_hand(checkpoint)}"
     return Decision(
         number=decisions[-1].number + 1 if decisions else 1,
         champion=checkpoint if promoted else champion,

@@ -193,12 +193,12 @@ def test_a_best_champion_that_is_not_there_any_more_is_passed_over(scene: Scene)
     assert rivals_of(challenger, scene.decisions(), _GATE)["best"] == second.champion
 
 
-def test_a_backfill_records_its_judgement_and_leaves_the_champion_until_told_to_promote(scene: Scene) -> None:
+def test_a_run_that_only_judges_records_its_judgement_and_leaves_the_champion(scene: Scene) -> None:
     champion = scene.night("champion", 0.95)
     scene.judge_only(True)
     judged = scene.night("better", 0.96)
     assert (judged.promoted, judged.champion) == (False, champion.champion)
-    assert "is at least the champion's 0.9500 on the same rows; a backfill does not promote" in judged.reason
+    assert "is at least the champion's 0.9500 on the same rows; it was only judged" in judged.reason
     better = scene.model("better", 0.96)
     assert scene.find_valid_decision(better) == judged
     scene.judge_only(False)

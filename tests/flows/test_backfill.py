@@ -1,0 +1,52 @@
+"""A backfill runs the flow on each raw dataset of a source, oldest first, and changes no champion."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import app, start
+from storage import commits, manifest
+from storage.uri import Root
+from tests.runs import no_flow
+
+_NAMES = ["mnist-00000000000b", "mnist-00000000000c", "mnist-00000000000a"]
+"""Oldest first, which is not their order by name."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    """Three versions of `mnist`, copied youngest first, beside one of another source and one that is not committed."""
+    root = Root(str(tmp_path / "root"))
+    for age, name in enumerate([*_NAMES, "photos-00000000000d"]):
+        uri = root.child(f"datasets/raw/{name}")
+        commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[])
+        os.utime(uri.child(manifest.NAME), (2e9 - age, 2e9 - age))
+    (tmp_path / "root/datasets/raw/mnist-00000000000e/train").mkdir(parents=True)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], _NAMES),
+        ([f"/copied/datasets/raw/{_NAMES[2]}/", _NAMES[0], _NAMES[2]], [_NAMES[0], _NAMES[2]]),
+        (["photos-00000000000d"], ["photos-00000000000d"]),
+    ],
+)
+def test_each_version_is_run_oldest_first_and_only_judged_and_one_that_fails_does_not_stop_the_rest(
+    root: Root, monkeypatch: pytest.MonkeyPatch, words: list[str], names: list[str]
+) -> None:
+    runs: list[Any] = []
+
+    def run(options: Any, _: Any) -> int:
+        runs.append(options)
+        return int(options.data.endswith(names[0]))
+
+    monkeypatch.setattr(start, "run", run)
+    words = [*words, "--storage", root, "--recipe", "mnist-resnet18", "--workers", "0"]
+    assert app.main(no_flow, "backfill", words=words) == 1
+    assert [(run.data, run.judge_only, run.workers) for run in runs] == [
+        (root.child(f"datasets/raw/{name}"), True, 0) for name in names
+    ]
