@@ -16,7 +16,7 @@ run: $(VENV)/.installed ## run the pipeline; results go to ./data (ARGS="--help"
 up: $(VENV)/.installed ## start a Prefect server, the deployments and a worker; runs until Ctrl-C
 	@$(BIN)/python -m flows up $(ARGS)
 
-deploy: $(VENV)/.installed ## update the deployments on the Prefect server at PREFECT_API_URL to match prefect.yaml
+deploy: $(VENV)/.installed ## check prefect.yaml and register its deployments on the Prefect server at PREFECT_API_URL
 	@$(BIN)/python -m flows deploy $(ARGS)
 
 install: $(VENV)/.installed ## create the virtual environment with pinned versions (TORCH=cpu: torch without CUDA, 1 GB instead of 7)

@@ -76,7 +76,7 @@ Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server liste
 --host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""
 _DEPLOY = """
 environment:
-  PREFECT_API_URL  the server to change, such as http://127.0.0.1:4200/api"""
+  PREFECT_API_URL  the server, such as http://127.0.0.1:4200/api"""
 _WATCH = """
 environment:
   PREFECT_API_URL  the server to watch, such as http://127.0.0.1:4200/api
@@ -239,7 +239,7 @@ def up(
 
 
 def deploy() -> int:
-    """Update a Prefect server to match prefect.yaml: deployments and schedules."""
+    """Check prefect.yaml, then register its deployments on a Prefect server."""
     from flows.server import deploy
 
     return deploy.main()

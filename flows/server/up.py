@@ -32,7 +32,7 @@ def main(host: str, port: int, reports_port: int) -> int:
     from tasks.planning.make_plan import default_storage
 
     with refused_if_invalid():
-        deploy.read()
+        entries = deploy.read()
         with contextlib.chdir(os.environ.get("PIPELINE_CHECKOUT") or deploy.CHECKOUT):  # as the worker's runs are
             root = parse_root(default_storage())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
@@ -41,7 +41,7 @@ def main(host: str, port: int, reports_port: int) -> int:
         _running("server", "start", "--host", host, "--port", str(port)) as server,
     ):
         await_server(server, f"{url}/health")
-        _tell([deploy.apply()])
+        _tell([deploy.apply(entries)])
         with contextlib.ExitStack() as stack:
             reports = _NOT_SERVED
             if _is_loopback(host):

@@ -18,8 +18,15 @@ from tests.runs import CHECKOUT
     ("change", "named"),
     [
         ({"tags": []}, "needs the tag 'data-to-model'"),
-        ({"schedules": [{"cron": "0 3 * * *"}]}, "every schedule needs a slug"),
         ({"work_pool": None}, "needs work_pool"),
+        ({"parameters": {"settings": {"epoch": 1}}}, "no recipe field 'epoch'; did you mean 'epochs'"),
+        ({"parameters": {"settings": {"batch_size": 0}}}, "batch_size must be >= 1"),
+        ({"parameters": {"recipe": "nosuch"}}, "recipe .*mnist-resnet18.* 'nosuch'"),
+        ({"parameters": {"recipes": "mnist"}}, "parameters: 'recipes' is not one of .*recipe, "),
+        ({"parameters": {"workers": -1}}, "workers must be >= 0"),
+        ({"parameters": {"stage_timeout": "5"}}, "stage_timeout must be a number with a unit"),
+        ({"schedules": [{"cron": "0 3 * * *", "parameters": {"epochs": 1}}]}, "'epochs' is not one of"),
+        ({"entrypoint": "flows/predict.py:predict", "parameters": {"modell": "x"}}, "'modell' is not one of .*model, "),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(
@@ -33,6 +40,10 @@ def test_a_wrong_file_is_refused_by_name(
     with pytest.raises(ValueError, match=named) as refused:
         deploy.read()
     assert str(refused.value).startswith("prefect.yaml: deployment 'train'") and "\n" not in str(refused.value)
+
+
+def test_the_file_of_the_project_is_accepted() -> None:
+    assert [entry["name"] for entry in deploy.read()] == ["train", "smoke", "train", "train", "train", "batch"]
 
 
 @pytest.mark.parametrize(("named", "expected"), [("worker's", "worker's"), (None, 'deployed "$HOME`')])
