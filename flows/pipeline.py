@@ -28,7 +28,7 @@ if __name__ == "__main__":
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.server.flow_runs import begun, planned
+from flows.server.flow_runs import planned, refused
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
@@ -91,7 +91,7 @@ def mnist(
             cluster to add nodes.
         download_timeout: How long to retry if no mirror can be reached.
     """
-    with begun():
+    try:
         machine.choose(cores)
         recipe = recipe or default_recipe(data, flow=str(flow_run.flow_name))
         plan = make_plan(
@@ -108,6 +108,8 @@ def mnist(
             download_timeout_s=parse_duration(download_timeout, option="--download-timeout", minimum_s=0),
         )
         check_training(plan)
+    except ValueError as error:
+        return refused(error)
     return run(plan)
 
 

@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 from prefect import flow
 
-from flows.server.flow_runs import begun, planned
+from flows.server.flow_runs import planned, refused
 from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import Cores, Duration, Workers, flow_options
 from tasks.orchestration.stage import using
@@ -69,7 +69,7 @@ def predict(
             with runs taking turns.
         stage_timeout: Abort if the prediction takes longer, such as 30s, 10m, 2h or 1d.
     """
-    with begun():
+    try:
         machine.choose(cores)
         request = predict_request.resolve(
             storage=storage or default_storage(),
@@ -80,6 +80,8 @@ def predict(
             workers=workers,
             stage_timeout_s=parse_duration(stage_timeout, option="--stage-timeout"),
         )
+    except ValueError as error:
+        return refused(error)
     return run(request)
 
 

@@ -1,14 +1,13 @@
 """Flow runs: of the command line with the plan it has made; of deployments with one line for invalid parameters."""
 
-import contextlib
 import functools
-import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from prefect import Flow
+from prefect import Flow, State
 from prefect.runtime import deployment
+from prefect.states import Failed
 
 from tasks.orchestration.prefect_options import flow_options
 
@@ -27,44 +26,13 @@ def planned(flow: Flow[..., Any], run: Callable[[], Any]) -> Flow[..., Any]:
     return Flow(carry_out, name=flow.name, **flow_options)
 
 
-class Refused(ValueError):
-    """Invalid parameters of a deployment's run; the message names the parameters."""
-
-
-@contextlib.contextmanager
-def begun() -> Iterator[None]:
-    """Raise a `ValueError` of the block as `Refused` in a deployment's run, whose log shows that in one line."""
+def refused(error: ValueError) -> State[Any]:
+    """Return the state of a deployment's run with invalid parameters: one line in its log; else raise `error`."""
     if not deployment.id:
-        yield
-        return
-    error_filter = ErrorsOnce()
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
-        log = logging.getLogger(name)
-        log.filters = [each for each in log.filters if not isinstance(each, ErrorsOnce)] + [error_filter]
-    try:
-        yield
-    except ValueError as error:
-        raise Refused(in_parameters(str(error))) from None
+        raise error
+    return Failed(message=in_parameters(str(error)))
 
 
 def in_parameters(text: str) -> str:
     """Replace the names of command-line options in `text` by those of the deployment's parameters."""
     return _OPTION.sub(lambda option: _PARAMETERS.get(option[1], option[1].replace("-", "_")), text)
-
-
-class ErrorsOnce(logging.Filter):
-    """Log filter: one line for invalid parameters, and each other error once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last_error: BaseException | None = None
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and record.levelno >= logging.ERROR:
-            if error is self._last_error:
-                return False
-            self._last_error = error
-            if isinstance(error, Refused):
-                record.msg, record.args, record.exc_info = str(error), (), None
-        return True
