@@ -2,13 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
 if TYPE_CHECKING:
-    from prefect import Flow
-
     from flows.cli.options import BackfillOptions
     from flows.cli.start import FlowOf
 
@@ -58,13 +56,7 @@ def _datasets(options: "BackfillOptions") -> list[str]:
     return [uri for name, uri in committed.items() if name in chosen]
 
 
-def _flow_of(request: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
-    from flows import pipeline
-
-    return pipeline.flow_of(request, plan)
-
-
 if __name__ == "__main__":
     from flows.cli import app
 
-    raise SystemExit(app.main(_flow_of, "backfill"))
+    raise SystemExit(app.main(name="backfill"))

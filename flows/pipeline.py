@@ -2,20 +2,9 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
-
-
-if TYPE_CHECKING:
-    from prefect import Flow
-
-
-def _flow_of(request: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
-    from flows import pipeline  # not __main__: Prefect records the name
-
-    return pipeline.flow_of(request, plan)
-
 
 if __name__ == "__main__":
     try:
@@ -23,9 +12,9 @@ if __name__ == "__main__":
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
-    raise SystemExit(app.main(_flow_of, "run"))
+    raise SystemExit(app.main(name="run"))
 
-from prefect import flow
+from prefect import Flow, flow
 from prefect.runtime import flow_run
 
 from flows.server.flow_runs import planned, refused
@@ -136,7 +125,7 @@ cifar10 = mnist.with_options(name="cifar10")
 images = mnist.with_options(name="images")
 
 
-def flow_of(request: dict[str, Any], plan: Plan | None = None) -> "Flow[..., Any]":
+def flow_of(request: dict[str, Any], plan: Plan | None = None) -> Flow[..., Any]:
     """Return the flow named after the source of `request`, the parameters of a run; it carries out `plan`, if given."""
     data = request["settings"].get("source") or recipes.load(request["recipe"]).data.source
     siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, sources.USER_IMAGES: images}

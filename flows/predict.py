@@ -2,20 +2,9 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
-
-
-if TYPE_CHECKING:
-    from prefect import Flow
-
-
-def _flow_of(_: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
-    from flows import predict  # not __main__: Prefect records the name
-
-    return predict.flow_of(plan)
-
 
 if __name__ == "__main__":
     try:
@@ -23,9 +12,9 @@ if __name__ == "__main__":
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
-    raise SystemExit(app.main(_flow_of, "predict"))
+    raise SystemExit(app.main(name="predict"))
 
-from prefect import flow
+from prefect import Flow, flow
 
 from flows.server.flow_runs import planned, refused
 from tasks.ingest import ingest
@@ -97,6 +86,6 @@ def run(request: BatchRequest) -> Any:
         return outcome(summarize_prediction(request, predictions, stages))
 
 
-def flow_of(request: BatchRequest | None = None) -> "Flow[..., Any]":
+def flow_of(request: BatchRequest | None = None) -> Flow[..., Any]:
     """Return the flow; it carries out `request`, if given."""
     return planned(predict, lambda: run(request)) if request else predict

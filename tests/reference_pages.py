@@ -20,7 +20,6 @@ from pydantic.fields import FieldInfo
 
 from flows import pipeline
 from flows import predict as prediction
-from flows.__main__ import flow_of
 from flows.cli import app
 from storage.admin import change_commands
 from tasks.learning import inference, recipes, sources
@@ -54,7 +53,7 @@ def _commands() -> str:
 
 def application() -> typer.Typer:
     """Return the application with all commands."""
-    application = app.make_app(flow_of)
+    application = app.make_app(app.flow_of)
     application.registered_commands += change_commands.app.registered_commands
     return application
 
@@ -62,7 +61,7 @@ def application() -> typer.Typer:
 def _help(name: str) -> str:
     written = io.StringIO()
     with redirect_stdout(written):
-        app.main(flow_of, words=[name, "--help"], more=change_commands.app)
+        app.main(words=[name, "--help"], more=change_commands.app)
     return "\n".join(line.rstrip() for line in written.getvalue().strip().splitlines())
 
 

@@ -17,6 +17,8 @@ from flows.cli.result_options import AuditOptions, DiffOptions, MistakesOptions
 from storage import exits
 
 if TYPE_CHECKING:
+    from prefect import Flow
+
     from flows.cli.start import FlowOf
 
 _SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
@@ -252,8 +254,23 @@ def watch() -> int:
     return watch.main()
 
 
+def flow_of(request: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
+    """Return the flow for `request`, the parameters of a run: a training or a prediction; it carries out `plan`."""
+    if "recipe" not in request:
+        from flows import predict
+
+        return predict.flow_of(plan)
+    from flows import pipeline
+
+    return pipeline.flow_of(request, plan)
+
+
 def main(
-    flow_of: "FlowOf", name: str | None = None, *, words: Sequence[str] | None = None, more: typer.Typer | None = None
+    flow_of: "FlowOf" = flow_of,
+    name: str | None = None,
+    *,
+    words: Sequence[str] | None = None,
+    more: typer.Typer | None = None,
 ) -> int:
     """Run one command and return its exit code.
 
