@@ -60,7 +60,7 @@ def _check_what_a_run_shows(prefect_system: PrefectSystem, run: str) -> None:
     assert champion is not None
     decision = registry.latest(root, "mnist-sample")
     assert decision is not None and str(decision.author).startswith(
-        "deployment mnist/smoke, run mnist-sample-resnet18 epochs=1 learning_rate="
+        "deployment mnist/smoke, run mnist-sample-resnet18 epochs=1"
     )
     artifacts = prefect_system.artifacts(run)
     (summary,) = artifacts.values()

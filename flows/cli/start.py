@@ -2,10 +2,8 @@
 
 import contextlib
 import dataclasses
-import getpass
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,7 @@ from flows.cli import preflight
 from flows.cli.options import OF_COMMAND, FlowOptions, PredictOptions, RunOptions, StorageOptions
 from storage.exits import note, refused_if_invalid
 from storage.process import gc_paused
-from storage.uri import PredictionsURI, parse_root
+from storage.uri import PredictionsURI
 from tasks.jobs import dashboard
 from tasks.learning import recipes
 from tasks.planning import predict_request
@@ -33,7 +31,7 @@ FlowOf = Callable[[dict[str, Any], Any], "Flow[..., Any]"]
 def run(options: RunOptions, flow_of: FlowOf) -> int:
     """Run the pipeline, or with `--check` only its checks."""
     if options.check:
-        with no_folder_stays(options.storage):
+        with checking(options, is_run=False):
             return preflight.report(options, more=[("Prefect", "", _check_api)])
     with checking(options):
         request = preflight.check_and_plan(options)
@@ -91,34 +89,17 @@ def choose_resources(options: FlowOptions) -> None:
 
 
 @contextlib.contextmanager
-def checking(options: StorageOptions) -> Iterator[None]:
-    """Check a request in the block: a `ValueError` is refused, and leaves no folder."""
-    with no_folder_stays(options.storage, if_refused=True), refused_if_invalid():
-        yield
-
-
-@contextlib.contextmanager
-def no_folder_stays(storage: str, *, if_refused: bool = False) -> Iterator[None]:
-    """Remove empty folders that the block created: storage, Prefect's, torch's; with `if_refused` only if it raises.
-
-    A run that goes on needs them, as may another one that starts at the same time.
-    """
-    places = [Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()]  # importing Prefect creates it
-    with contextlib.suppress(KeyError, OSError):  # importing torchvision creates it
-        places.append(Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
-    with contextlib.suppress(ValueError):  # the storage check reports it
-        root = parse_root(storage)
-        places += [] if root.is_s3 else [Path(root)]
-    missing = [[folder for folder in (place, *place.parents) if not folder.exists()] for place in places]
-    is_refused = True
+def checking(options: StorageOptions, *, is_run: bool = True) -> Iterator[None]:
+    """Check a request in the block: a `ValueError` is refused; a new folder for results stays only for a run."""
+    is_new, goes_on = not os.path.exists(options.storage), False
     try:
-        yield
-        is_refused = False
+        with refused_if_invalid():
+            yield
+        goes_on = is_run
     finally:
-        for folders in missing if is_refused or not if_refused else []:
+        if is_new and not goes_on:
             with contextlib.suppress(OSError):
-                for folder in folders:
-                    folder.rmdir()
+                os.rmdir(options.storage)
 
 
 def start(

@@ -5,7 +5,6 @@ Values are checked where they are used, with the same messages for every way to 
 alternative is its button in the form; an error describes the alternative whose type fits.
 """
 
-import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -37,7 +36,7 @@ Duration = Annotated[str, Field(json_schema_extra={"pattern": PATTERN})]
 
 
 def run_name() -> str:
-    """Return the name of the current flow run, such as `cifar10-vit epochs=3 learning_rate=0.1`."""
+    """Return the name of the current flow run, such as `cifar10-vit epochs=3`."""
     parameters = flow_run.parameters
     if "recipe" in parameters and not parameters["recipe"]:
         parameters = parameters | {"recipe": flow_run.flow_name}
@@ -51,29 +50,19 @@ task_options: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": Fals
 
 
 def name_run(parameters: Mapping[str, Any]) -> str:
-    """Name a run by its `parameters`, valid or not: recipe, data and main settings, or model and dataset."""
+    """Name a run by its `parameters`, valid or not: recipe, data and changed settings, or model and dataset."""
     if "recipe" not in parameters:
         words = [_last(parameters.get("model")), "on", _last(parameters.get("data")), parameters.get("split")]
     else:
         words = [_last(parameters["recipe"])]
         words += ["on", _last(parameters["data"])] if parameters.get("data") else []
-        words += [f"{field}={value}" for field, value in _settings(parameters).items()]
+        settings = parameters.get("settings")
+        words += [f"{field}={value}" for field, value in settings.items()] if isinstance(settings, Mapping) else []
         words += [f"register_as={parameters['register_as']}"] if parameters.get("register_as") else []
         words += ["refresh"] if parameters.get("refresh") else []
     if parameters.get("workers") is not None:
         words.append(f"workers={parameters['workers']}")
     return " ".join(" ".join(str(word) for word in words if word).split())[:200]  # a setting may be any text
-
-
-def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe's main and changed fields; for a recipe from the user's own file, only the changed ones."""
-    name, settings = parameters["recipe"], parameters.get("settings")
-    changed = dict(settings) if isinstance(settings, Mapping) else {}
-    if name in recipes.known():
-        with contextlib.suppress(ValueError):  # the flow reports it
-            fields = recipes.flat(recipes.load(name).to_dict())
-            return {"epochs": fields["epochs"], "learning_rate": fields["learning_rate"]} | changed
-    return changed
 
 
 def _last(place: str | None) -> str:

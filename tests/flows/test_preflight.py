@@ -1,9 +1,7 @@
 """`--check` reports everything that would make a run fail, and the run fails with the same words."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from tasks.resources import capacity
 from tasks.runners import node_checks
 from tests import mirrors
 from tests.image_folder import write_folder
-from tests.runs import CHECKOUT, no_flow
+from tests.runs import no_flow
 
 VERSIONS: dict[str, str | None] = {"Python": "3.11", "Ray": "2.60.0", "torch": "2.14.1", "code": None}
 ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "model", "disk", "nodes", "Prefect"]
@@ -76,16 +74,6 @@ def test_successful_checks_say_what_the_run_will_do_and_leave_no_folder(check: C
     stages = "to do: download, ingest, preprocess, train, predict, evaluate"
     assert found["run"][1] == f"mnist-sample-resnet18 on mnist-sample, 7 epochs; {stages}"
     assert not (tmp_path / "root").exists()
-
-
-def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
-    (home := tmp_path / "home").mkdir()
-    places = {name: str(home) for name in ("HOME", "TMPDIR")} | {"PYTHONDONTWRITEBYTECODE": "1"}
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PIPELINE_"))}
-    command = [sys.executable, str(CHECKOUT / "flows" / "pipeline.py"), "--check", "--mirror", "sample"]
-    answer = subprocess.run(command, cwd=home, env=env | places, capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert list(home.rglob("*")) == []
 
 
 def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
