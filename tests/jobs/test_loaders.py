@@ -79,11 +79,13 @@ def held(pid: int) -> int:
     return int(found[0]) * 1024 if found else 0
 
 
-@pytest.mark.parametrize("kind", ["streaming", pytest.param("ray-data", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["streaming", "ray-data"])
 def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: DatasetURI, kind: str) -> None:
     assert feed(kind, large) == 0
 
 
+@pytest.mark.slow
 def test_the_resident_loader_exceeds_that_memory(large: DatasetURI) -> None:
     assert feed("resident", large) == -signal.SIGKILL
 
