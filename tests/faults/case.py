@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tests.clusters import TwoNodes
 from tests.faults import checker, injection
-from tests.faults.harness import WORKERS, Harness
+from tests.faults.harness import Harness
 from tests.faults.history import Event, step_of
 from tests.faults.proxy import Fault, RequestFault
 from tests.runs import Run, await_that
@@ -41,8 +41,6 @@ class Outcome:
     survived: bool
     problem: str = ""
     """Description of the failed condition."""
-    commands: int = 0
-    """Number of times that the command was run."""
     recovery_s: float | None = None
     """Time from the fault until work continued, if a process had to be restarted."""
     seconds: float = 0.0
@@ -56,7 +54,7 @@ class Case:
         self.random = random.Random(f"{name} {seed}")
         self.folder = harness.folder / "runs"
         """Where its runs keep what is not in storage."""
-        self.root, self.golden, self.workers = harness.disk, harness.golden, WORKERS
+        self.root, self.golden, self.workers = harness.disk, harness.golden, 0
         self.arguments: list[str] | None = None
         """The whole command line, if it is not the usual one."""
         self.settings: tuple[str, ...] = ()
@@ -69,13 +67,26 @@ class Case:
         self.runs: list[Run] = []
         self.once = harness.folder / "once"
 
-    def train_with(self, *settings: str, workers: int, env: Mapping[str, str] | None = None) -> None:
-        """Train with other workers, settings and variables; the result is that of an undisturbed run with them."""
-        self.golden = self.harness.variant(*settings, workers=workers, env=env or {})
-        self.settings, self.workers, self.env = settings, workers, dict(env or {})
+    def begin(
+        self,
+        *settings: str,
+        after: str | None,
+        workers: int = 0,
+        env: Mapping[str, str] | None = None,
+        on_s3: bool = False,
+    ) -> None:
+        """Begin with what the golden run had left after a stage, on a disk or on S3.
 
-    def begin(self, *, after: str | None, on_s3: bool = False) -> None:
-        """Begin with what the golden run had left after a stage, on a disk or on S3."""
+        Args:
+            settings: Further `--set` options.
+            after: The stage; none: empty.
+            workers: Of the runs; none: without Ray, which is faster.
+            env: Further variables. A case that trains has the result of an undisturbed run with all of these.
+            on_s3: Otherwise on a disk.
+        """
+        self.settings, self.workers, self.env = settings, workers, dict(env or {})
+        if settings or env or (workers > 1 and after in ("raw", "prepared")):
+            self.golden = self.harness.variant(*settings, workers=workers, env=self.env)
         self.root = self.harness.bucket if on_s3 else self.harness.disk
         self.harness.reset_to(self.root, until=after)
         self.once.unlink(missing_ok=True)
@@ -221,7 +232,7 @@ def carry_out(harness: Harness, name: str, scenario: Scenario, *, seed: int) -> 
         outcome.survived, outcome.problem = False, str(error) if is_expected else traceback.format_exc()
     finally:
         _end_all(case)
-    outcome.commands, outcome.recovery_s = len(case.runs), case.recovery_s or case.history.recovery_s()
+    outcome.recovery_s = case.recovery_s or case.history.recovery_s()
     outcome.seconds = time.monotonic() - started
     case.history.add(point="outcome", **dataclasses.asdict(outcome))
     return outcome

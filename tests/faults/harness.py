@@ -42,8 +42,6 @@ STAGES = {
 }
 """What each stage leaves, in order."""
 _RECIPE = ["--recipe", "mnist-sample-resnet18", "--json"]
-WORKERS = 2
-"""Of a training, unless a case asks for others."""
 SETTINGS: dict[str, str | int] = {"precision": "fp32", "epochs": 2, "minimum": 0}
 
 
@@ -71,7 +69,7 @@ class Harness:
         self.golden = self._make_golden()
         self._variants: dict[tuple[object, ...], Golden] = {}
 
-    def arguments(self, root: URI, *settings: str, workers: int = WORKERS) -> list[str]:
+    def arguments(self, root: URI, *settings: str, workers: int = 0) -> list[str]:
         """The command line of every run on `root`."""
         chosen = [*(f"{name}={value}" for name, value in SETTINGS.items()), *settings]
         words = [word for setting in chosen for word in ("--set", setting)]

@@ -37,7 +37,7 @@ def fault(
         point: Name of the failpoint.
         at: A part of the place.
         once: A file: only the process that creates it injects the fault.
-        action: kill, freeze, exit, hang, raise, full (disk) or leave (the training loop).
+        action: kill, freeze, hang, raise or full (disk).
         rank: Of the training worker; any if None.
         skip: How many matches a process lets go by first.
     """
@@ -76,8 +76,6 @@ def _is_due(fault: dict[str, Any], point: str, at: str) -> bool:
 def _carry_out(action: str, at: str) -> None:
     if action in ("kill", "freeze"):
         os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
-    elif action == "exit":
-        os._exit(0)
     elif action == "hang":
         while True:
             time.sleep(3600)
@@ -85,19 +83,8 @@ def _carry_out(action: str, at: str) -> None:
         raise RuntimeError(f"struck at {at}")
     elif action == "full":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), at)
-    elif action == "leave":
-        _leave()
     else:
         raise AssertionError(action)
-
-
-def _leave() -> None:
-    """Have this process's training return as if it were over, without a report of its last epoch."""
-    from tasks.jobs.train import train_loop
-
-    train_loop._committed = lambda *_: True
-    train_loop.Checkpoints.take = lambda *_, **__: None  # type: ignore[method-assign]
-    train_loop.Checkpoints.finish = lambda *_: None  # type: ignore[method-assign]
 
 
 def _note(plan: dict[str, Any], event: dict[str, Any]) -> None:

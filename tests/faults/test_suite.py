@@ -17,6 +17,8 @@ def test_the_same_seed_gives_the_same_plan_and_each_kind_is_in_it() -> None:
     plans = [make_plan(parser().parse_args(["--seed", "7", "--count", "100"])) for _ in range(2)]
     assert plans[0] == plans[1]
     assert {name for name, _ in plans[0]} == set(KINDS) and len(plans[0]) == 100
+    parts = [make_plan(parser().parse_args(["--seed", "7", "--count", "100", "--part", f"{n}/3"])) for n in (1, 2, 3)]
+    assert sorted(case for part in parts for case in part) == sorted(plans[0])
 
 
 def test_a_failpoint_without_a_handler_does_nothing() -> None:
@@ -25,14 +27,14 @@ def test_a_failpoint_without_a_handler_does_nothing() -> None:
 
 
 def test_a_fault_is_injected_into_one_process_and_all_failpoints_are_recorded(tmp_path: Path) -> None:
-    fault = injection.fault("write", "/part", skip=1, action="exit", once=tmp_path / "once")
+    fault = injection.fault("write", "/part", skip=1, action="raise", once=tmp_path / "once")
     program = (
         "from storage.failpoints import failpoint; "
         "[failpoint('write', f'/part-{n}') for n in range(3)]; raise SystemExit(3)"
     )
     env = os.environ | injection.environment(tmp_path / "history", fault)
     codes = [subprocess.run([sys.executable, "-c", program], env=env, cwd=CHECKOUT).returncode for _ in range(2)]
-    assert codes == [0, 3]  # the first is struck at its second match, the second not at all
+    assert codes == [1, 3]  # the first is struck at its second match, the second not at all
     events = list(History(tmp_path / "history").events())
     assert [event["at"] for event in events if "struck" not in event] == [f"/part-{n}" for n in (0, 1, 0, 1, 2)]
     assert [event["at"] for event in events if "struck" in event] == ["/part-1"]

@@ -1,7 +1,6 @@
 """Faults of downloads. Another mirror is used, and only the published bytes are accepted."""
 
 import signal
-from typing import Any
 
 from storage import manifest
 from storage.uri import URI
@@ -10,9 +9,8 @@ from tasks.learning.sources import mnist_sample
 from tasks.planning import make_plan
 from tests import mirrors
 from tests.faults.case import Case, Failed
-from tests.faults.harness import CANARY, WORKERS
+from tests.faults.harness import CANARY
 from tests.faults.kinds.register import kind
-from tests.faults.kinds.training import fine_tuning
 from tests.ingested import ingested
 from tests.runs import Run
 
@@ -31,19 +29,8 @@ def _killed(case: Case, *, at: str) -> None:
         raise Failed(f"files that are there are fetched again: {again}")
 
 
-@kind("flow killed while weights are downloaded")
-def _killed_with_weights(case: Case) -> dict[str, Any]:
-    """As the file is written, or before its manifest is."""
-    case.train_with(*fine_tuning(case), workers=WORKERS)
-    case.begin(after="prepared")
-    case.run("write", "/downloads/weights-", skip=case.random.randrange(2))
-    return case.finish()
-
-
-@kind("download truncated", fault="truncated")
 @kind("download tampered", fault="wrong")
 @kind("download stalls", fault="stall")
-@kind("download not found", fault=404)
 def _spoilt(case: Case, *, fault: mirrors.Fault) -> None:
     case.begin(after=None)
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
@@ -61,6 +48,7 @@ def _spoilt(case: Case, *, fault: mirrors.Fault) -> None:
 def _start(case: Case, address: str, point: str | None = None, at: str = "") -> Run:
     """A run that downloads the sample from `address` first."""
     case.arguments = ["--recipe", "mnist-sample-resnet18", "--mirror", address, "--storage", case.root]
+    case.arguments += ["--workers", "0"]
     return case.start(point, at)
 
 

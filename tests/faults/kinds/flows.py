@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.faults.case import Case, Failed
 from tests.faults.harness import SETTINGS, raw_name
-from tests.faults.history import Event, checkpoint_of, is_struck, step, written
+from tests.faults.history import Event, checkpoint_of, step, written
 from tests.faults.kinds.register import kind
 from tests.prefect_system import PrefectSystem
 
@@ -16,11 +16,10 @@ from tests.prefect_system import PrefectSystem
 @kind("flow killed in preprocess", stage="preprocess", after="raw", mid=written("/train/part-"))
 @kind("flow killed in train", quick=True, stage="train", after="prepared", mid=checkpoint_of(1))
 @kind("flow killed in predict", stage="predict", after="checkpoint", mid=written("/predictions/"))
-@kind("flow killed in evaluate", stage="evaluate", after="predictions")
 @kind("flow killed in report", stage="report", after="promotion")
 def _killed(case: Case, *, stage: str, after: str, mid: Callable[[Event], bool] | None = None) -> dict[str, Any]:
     """As the stage begins or, where there is work to watch for, in the middle of it."""
-    case.begin(after=after)
+    case.begin(after=after, workers=1)
     if mid is None or case.random.random() < 0.3:
         case.run(stage)
         return case.finish()
@@ -40,34 +39,21 @@ def _killed_in_promote(case: Case) -> dict[str, Any]:
     return result
 
 
-@kind("flow with --refresh killed after its decision")
-def _refresh_killed_after_its_decision(case: Case) -> dict[str, Any]:
-    case.begin(after="promotion")
-    case.options = ("--refresh",)
-    case.run("report", "/reports/")
-    result = case.finish()
-    case.expect_decisions(2)
-    return result
-
-
-@kind("flow of a deployment killed", with_worker=False)
-@kind("flow and its runner killed", with_worker=True)
-def _deployed_killed(case: Case, *, with_worker: bool) -> dict[str, Any]:
-    """The flow is killed in training, and its worker before it if asked; the same run resumes and completes."""
+@kind("flow of a deployment and its worker killed")
+def _deployed_killed(case: Case) -> dict[str, Any]:
+    """The worker is killed in training, then the flow; the same run resumes and completes."""
     case.begin(after="prepared")
     data = case.root.child(f"datasets/raw/{raw_name()}")
     with _prefect_system(case) as prefect_system:
         prefect_system.start_worker()
-        run = prefect_system.start("mnist/smoke", storage=case.root, data=data, workers=2, settings=SETTINGS)
+        run = prefect_system.start("mnist/smoke", storage=case.root, data=data, workers=1, settings=SETTINGS)
         case.until(lambda: case.history.has(checkpoint_of(1)), "epoch 1 is safe")
         engine = prefect_system.engine(run)
-        if with_worker:
-            prefect_system.kill_worker()
-        case.send_signal(engine, signal.SIGKILL, what="flow, after its worker" if with_worker else "flow")
+        prefect_system.kill_worker()
+        case.send_signal(engine, signal.SIGKILL, what="flow, after its worker")
         case.until(lambda: prefect_system.state(run)["name"] == "Crashed", "the run was seen to have crashed")
         case.until(lambda: not prefect_system.processes(run), "what the flow had started ended with it")
-        if with_worker:
-            prefect_system.start_worker()
+        prefect_system.start_worker()
         case.until(lambda: prefect_system.starts(run) == 2, "the run was started again")
         if prefect_system.await_end(run) != ["Completed"]:
             raise Failed("the run did not complete")
@@ -90,7 +76,7 @@ def _prefect_system(case: Case) -> Iterator[PrefectSystem]:
 
 @kind("flow gets SIGTERM")
 def _terminated(case: Case) -> dict[str, Any]:
-    case.begin(after="prepared")
+    case.begin(after="prepared", workers=1)
     run = case.start()
     case.reaches(run, step, "training began")
     case.send_signal(run.process.pid, signal.SIGTERM, what="flow")
@@ -101,10 +87,10 @@ def _terminated(case: Case) -> dict[str, Any]:
     return case.finish()
 
 
-@kind("deadline passes in a job", point="step", at="epoch 1", after="prepared", limit="1m")
-@kind("deadline passes in the flow", point="evaluate", at="", after="predictions", limit="6s")
-def _deadline(case: Case, *, point: str, at: str, after: str, limit: str) -> dict[str, Any]:
-    case.begin(after=after)
+@kind("deadline passes in a job", point="step", at="epoch 1", after="prepared", workers=1, limit="1m")
+@kind("deadline passes in the flow", point="evaluate", at="", after="predictions", workers=0, limit="6s")
+def _deadline(case: Case, *, point: str, at: str, after: str, workers: int, limit: str) -> dict[str, Any]:
+    case.begin(after=after, workers=workers)
     case.options = ("--stage-timeout", limit)
     case.expect_refusal(case.start(point, at, action="hang"), "not done within")
     case.options = ()
@@ -113,7 +99,7 @@ def _deadline(case: Case, *, point: str, at: str, after: str, limit: str) -> dic
 
 @kind("two flows at once", quick=True)
 def _two_at_once(case: Case) -> dict[str, Any]:
-    case.begin(after=case.random.choice(["raw", "prepared"]))
+    case.begin(after=case.random.choice(["raw", "prepared"]), workers=1)
     case.once.touch()
     runs = case.start(), case.start()
     case.until(lambda: _repeated(case) or all(run.process.poll() is not None for run in runs), "both ended")
@@ -129,17 +115,3 @@ def _repeated(case: Case) -> set[str]:
     """What more than one job worked on."""
     jobs = [event["at"] for event in case.history.events() if event["point"] == "job"]
     return {target for target in jobs if jobs.count(target) > 1}
-
-
-@kind("lease holder frozen beyond its lease, then thawed")
-def _holder_frozen(case: Case) -> dict[str, Any]:
-    case.begin(after=case.random.choice(["prepared", "checkpoint"]))
-    first = case.start("job", action="freeze")
-    case.reaches(first, is_struck, "the holder froze")
-    holder = next(event["pid"] for event in case.history.events() if is_struck(event))
-    case.env = {"PIPELINE_LOCK_DIR": str(case.folder / "another-machine")}  # on one machine the second waits its turn
-    result = case.expect_recovery(case.start())
-    case.send_signal(holder, signal.SIGCONT, what="the holder again")
-    if case.expect_recovery(first)["uris"] != result["uris"]:
-        raise Failed("the thawed holder came to another result")
-    return result

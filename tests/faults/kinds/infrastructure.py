@@ -13,24 +13,16 @@ from tests.faults.kinds.register import kind
 @kind("controller killed", process="tasks.jobs.train")  # it controls the workers itself
 @kind("local Ray killed", process="gcs_server")
 def _killed(case: Case, *, process: str) -> dict[str, Any]:
-    case.begin(after="prepared")
+    case.begin(after="prepared", workers=1)
     run = case.start()
     case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
     case.kill_process(run, process)
     return case.expect_resumed_at_epoch_2(case.expect_recovery(run))
 
 
-@kind("job's driver killed")
-def _driver_killed(case: Case) -> dict[str, Any]:
-    stages = [("raw", "prepared"), ("prepared", "checkpoints"), ("checkpoint", "predictions")]
-    after, target = case.random.choice(stages)
-    case.begin(after=after)
-    return case.expect_recovery(case.start("job", f"/{target}/"))
-
-
 @kind("node killed")
 def _node_killed(case: Case) -> dict[str, Any]:
-    case.begin(after="prepared")
+    case.begin(after="prepared", workers=2)
     with case.two_nodes() as cluster:
         run = case.start()
         case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
@@ -42,7 +34,7 @@ def _node_killed(case: Case) -> dict[str, Any]:
 @kind("crash in Parquet writing")
 def _crash_in_writing(case: Case) -> dict[str, Any]:
     after, part = case.random.choice([("raw", "/train/part-"), ("checkpoint", "/predictions/")])
-    case.begin(after=after)
+    case.begin(after=after, workers=1)
     return case.expect_recovery(case.start("write", part))
 
 
@@ -56,7 +48,7 @@ def _crash_before_manifest(case: Case) -> dict[str, Any]:
 
 @kind("second flow joins the first one's job on a cluster")
 def _second_joins(case: Case) -> dict[str, Any]:
-    case.begin(after="prepared")
+    case.begin(after="prepared", workers=1)
     with case.two_nodes() as cluster:
         first = case.start()
         case.reaches(first, step_of(1), "training began")

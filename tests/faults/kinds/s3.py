@@ -1,6 +1,6 @@
 """Faults of S3. A run survives transient ones and reports others; the same command then resumes."""
 
-from typing import Any, get_args
+from typing import Any
 
 from storage import manifest
 from tests.faults.case import Case
@@ -8,6 +8,14 @@ from tests.faults.kinds.register import kind
 from tests.faults.proxy import Fault
 
 
+@kind("S3: 503 on reads", quick=True, fault="503", way="reads")
+@kind("S3: 500 on writes", fault="500", way="writes")
+@kind("S3: 403 on reads", fault="403", way="reads")
+@kind("S3: reset on writes", fault="reset", way="writes")
+@kind("S3: stall on reads", fault="stall", way="reads")
+@kind("S3: truncated on reads", fault="truncated", way="reads")
+@kind("S3: slow on commit", fault="slow", way="commit")
+@kind("S3: lost on commit", quick=True, fault="lost", way="commit")
 def _s3_fault(case: Case, *, fault: Fault, way: str) -> dict[str, Any]:
     after, source, target = case.random.choice(
         [
@@ -31,10 +39,3 @@ def _s3_fault(case: Case, *, fault: Fault, way: str) -> dict[str, Any]:
         return case.expect_recovery(run, may_retry=False)
     case.expect_refusal(run, "PermissionError")
     return case.finish()
-
-
-for _fault in get_args(Fault):
-    for _way in ("reads", "writes", "commit"):
-        if _fault != "truncated" or _way == "reads":
-            _is_quick = (_fault, _way) in [("503", "reads"), ("lost", "commit")]
-            kind(f"S3: {_fault} on {_way}", quick=_is_quick, fault=_fault, way=_way)(_s3_fault)
