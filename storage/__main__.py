@@ -3,22 +3,10 @@
 import sys
 from collections.abc import Sequence
 
-from storage import exits, files
-from storage.admin.change_commands import ON_CHANGE, app
-from storage.uri import Root
+from storage import exits
+from storage.admin.change_commands import app
 
 __all__ = ["app", "main"]
-
-
-def _write_page(root: Root) -> None:
-    """Write the page of all runs again, if there is one."""
-    from tasks import runs_page  # its imports take longer than most commands
-
-    if files.exists(root.child(runs_page.NAME)):
-        runs_page.update(root, warn=exits.note)
-
-
-ON_CHANGE.append(_write_page)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 from storage import error_policy, files, s3
-from storage.uri import URI, Root, redact_text
+from storage.uri import URI, Root, parse_root, redact_text
 
 
 def check_readable(uri: URI, *, option: str = "--storage") -> None:
@@ -37,6 +37,14 @@ def check_writable(root: Root) -> None:
     reason = "it allows creating an existing file again"
     advice = "choose storage that supports conditional writes (If-None-Match)"
     raise ValueError(f"--storage: cannot write to {root}: {reason}; {advice}")
+
+
+def parse_file(value: str, *, option: str) -> URI:
+    """Convert a file to write that a user typed; raise `ValueError` naming `option` if it is a folder."""
+    uri = parse_root(value, option=option)
+    if os.path.isdir(uri):
+        raise ValueError(f"{option} must be a file, got the folder {value}; add a name")
+    return uri
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from storage import commits, manifest, reference, registry, tables
 from storage.decision import Decision
 from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
-from tasks import report_page, runs_page
+from tasks import report_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
@@ -24,7 +24,7 @@ from tasks.jobs.train.attempts import training_images
 from tasks.learning import hardware, images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import logger, run_so_far, stage
+from tasks.orchestration.stage import run_so_far, stage
 from tasks.planning.parameters import ReportParameters
 from tasks.planning.result_uris import decision_as_json, report_of
 from tasks.report_page import Picture
@@ -57,7 +57,6 @@ def report(
                 statistics=_of_run(data, parameters, predictions),
             )
         publish(data, target, registered_model=parameters.registered_model)
-        runs_page.update(reference.root_of(target), warn=logger().warning)
     return target
 
 

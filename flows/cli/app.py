@@ -5,7 +5,6 @@ Modules of the commands are imported after the command line has been parsed: an 
 
 import functools
 import inspect
-import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -170,21 +169,6 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
 
         return diff(options)
 
-    def page(options: StorageOptions) -> int:
-        """Write the page of all runs, <storage>/index.html, to be opened in a browser.
-
-        It shows the champions of each registered model over time, and every run with its metrics and
-        a link to its report. Each run writes it, too; promote, rollback and gc update it.
-        """
-        from storage.admin.commands import existing_root, show_lines
-        from tasks import runs_page
-
-        with exits.refused_if_invalid():
-            root = existing_root(options.storage)
-        uri = runs_page.write(root)
-        show_lines([json.dumps({"page": uri}) if options.as_json else uri])
-        return 0
-
     for command, epilog in (
         (taking(RunOptions, run), _RUN),
         (taking(PredictOptions, predict), _PREDICT),
@@ -193,7 +177,6 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         (taking(ExportOptions, export), _EXPORT),
         (taking(MistakesOptions, mistakes), _MISTAKES),
         (taking(DiffOptions, diff), _DIFF),
-        (taking(StorageOptions, page), ""),
         (up, _UP),
         (deploy, _DEPLOY),
         (watch, _WATCH),

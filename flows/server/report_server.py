@@ -20,7 +20,6 @@ _PAGE = re.compile(r"(?:/reports)?/([a-z0-9][A-Za-z0-9._-]*-[0-9a-f]{12})/index\
 _HEADERS = {"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 # A report needs no scripts; one that somebody else wrote to the storage must not reach Prefect's API from here.
 _POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_RUNS = f"/{runs_page.NAME}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -38,8 +37,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(403)
             return
         try:
-            is_page = self.path in ("/", _RUNS)
-            content = runs_page.render(self._root) if is_page else _read(self._root, self.path)
+            is_page = self.path in ("/", "/index.html")
+            content = runs_page.render(self._root, links_to="/") if is_page else _read(self._root, self.path)
         except (OSError, ValueError, Damaged):
             self.send_error(404, "no such committed report")
             return

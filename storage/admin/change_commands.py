@@ -1,7 +1,7 @@
 """Commands on registered models: history, promote, rollback; and gc."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -23,9 +23,7 @@ from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import URI, CheckpointURI, Root, is_name, parse_root
 
-__all__ = ["ON_CHANGE", "app"]
-ON_CHANGE: list[Callable[[Root], None]] = []
-"""Called with the storage root after each command that changed something below it."""
+__all__ = ["app"]
 
 
 def _parse_name(value: str) -> str:
@@ -114,13 +112,7 @@ def promote(
     name = champions.promote(root, checkpoint, name=register_as, reason=reason)
     show_lines([f"{checkpoint} is now the champion of {name}"])
     _warn_if_worse(root, name)
-    _changed(root)
     return 0
-
-
-def _changed(root: Root) -> None:
-    for function in ON_CHANGE:
-        function(root)
 
 
 def _root_of(uri: URI, root: Root | None) -> Root:
@@ -164,7 +156,6 @@ def rollback(
     access.check_writable(root)
     decision = champions.rollback(root, name)
     show_lines([f"{decision.champion} is again the champion of {name} ({decision.reason})"])
-    _changed(root)
     return 0
 
 
@@ -202,8 +193,6 @@ def gc(
         raise Damaged(f"{error}; nothing more is deleted until this is fixed") from None
     verb = "Dry run: would delete" if dry_run else "Deleted"
     show_lines([f"{verb} {count(num_items, 'item')} ({format.size(num_bytes)})"])
-    if num_items and not dry_run:
-        _changed(root)
     return 0
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
@@ -30,6 +29,10 @@ Sort = Annotated[
     typer.Option(metavar="NAME", help=f"sort runs by {', '.join(runs.SORTS)}; the largest last (default: created)"),
 ]
 Csv = Annotated[str | None, typer.Option("--csv", metavar="FILE", help="also write the runs to this CSV file")]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="also write the runs to this page, to be opened in a browser"),
+]
 
 _RUNS = "runs"
 
@@ -80,6 +83,7 @@ def ls(
     storage: Storage = "./data",
     sort: Sort = None,
     csv: Csv = None,
+    html: Html = None,
     as_json: Json = False,
 ) -> int:
     """List results by time, with test metrics, sizes and marks, and unfinished work; or runs.
@@ -100,18 +104,20 @@ def ls(
       interrupted  the run ended or failed before the result; run the same command again
 
     `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,
-    metrics, whether the model is or was champion, seconds, and the seconds that reuse saved.
+    metrics, whether the model is or was champion, seconds, and the seconds that reuse saved. Its
+    page (--html) also shows the champions of each registered model over time, and links the reports.
 
     Example:
       data-to-model ls checkpoint predictions
-      data-to-model ls runs --sort accuracy --csv runs.csv
+      data-to-model ls runs --sort accuracy --csv runs.csv --html runs.html
     """
     if kinds == [_RUNS]:
-        return _show_runs(existing_root(storage), sort=sort, csv=csv, as_json=as_json)
+        return _show_runs(existing_root(storage), sort=sort, csv=csv, html=html, as_json=as_json)
     if kinds and _RUNS in kinds:
         raise ValueError(f"kind: {_RUNS} cannot be listed with {', '.join({*kinds} - {_RUNS})}; list it alone")
-    if sort or csv:
-        raise ValueError(f"--{'sort' if sort else 'csv'} is only for runs; use: ls {_RUNS}")
+    for option, value in (("--sort", sort), ("--csv", csv), ("--html", html)):
+        if value:
+            raise ValueError(f"{option} is only for runs; use: ls {_RUNS}")
     root = existing_root(storage)
     current_champions, damaged = listing.current_champions(root)
     names = [decision.champion for decision in current_champions.values() if decision and decision.champion]
@@ -233,16 +239,18 @@ def existing_root(storage: str) -> Root:
     return root
 
 
-def _show_runs(root: Root, *, sort: str | None, csv: str | None, as_json: bool) -> int:
+def _show_runs(root: Root, *, sort: str | None, csv: str | None, html: str | None, as_json: bool) -> int:
     """Print all runs below `root`; return the exit code."""
     rows, damaged = runs.of(root)
     if sort:
         rows = runs.sort(rows, sort)
     if csv:
-        place = parse_root(csv, option="--csv")
-        if os.path.isdir(place):
-            raise ValueError(f"--csv must be a file, got the folder {csv}; add a name")
-        files.put(place, runs.as_csv(rows))
+        files.put(access.parse_file(csv, option="--csv"), runs.as_csv(rows))
+    if html:
+        from tasks import runs_page  # its imports take longer than most commands
+
+        page = access.parse_file(html, option="--html")
+        files.put(page, runs_page.render(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/"))
     if as_json:
         print(json.dumps(rows, indent=1))
     elif rows:

@@ -1,26 +1,24 @@
-"""The page of all runs, `<root>/index.html`: champions over time, and every run with its metrics and report."""
+"""The page of all runs: champions over time, and every run with its metrics and report, as storage is now."""
 
 import base64
 import datetime
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from storage import champions, error_policy, files, registry
+from storage import champions, registry
 from storage.admin import runs
 from storage.decision import Decision
 from storage.kinds import REPORT
 from storage.manifest import Damaged
-from storage.uri import URI, Root, redact_text
+from storage.uri import Root
 from tasks import report_page
 
-NAME: Final = "index.html"
-"""File name of the page, directly below the storage root."""
 _FOLDER = Path(__file__).parent
 _WIDTH, _HEIGHT, _MARGIN = 400.0, 100.0, 4.0
 """Size of a chart and the margin inside it, in its own units."""
@@ -29,38 +27,23 @@ Point = tuple[float, float]
 """A time in seconds since 1970, and an accuracy."""
 
 
-def write(root: Root) -> URI:
-    """Write the page in one step and return its URI; of runs that end at once, the last writer's page has them all."""
-    page, written = root.child(NAME), None
-    while written != (reports := files.children(root.child(REPORT.folder))):
-        files.put(page, render(root))
-        written = reports
-    return page
-
-
-def update(root: Root, *, warn: Callable[[str], None]) -> None:
-    """Write the page, or call `warn` with one sentence if the storage cannot write it now."""
-    try:
-        write(root)
-    except Exception as error:  # what the page shows is committed
-        if not error_policy.is_storage_error(error):
-            raise
-        text = redact_text(str(error))
-        warn(f"the page of all runs cannot be written; `data-to-model page` writes it later: {text}")
-
-
-def render(root: Root) -> bytes:
+def render(root: Root, *, links_to: str) -> bytes:
     """Render the page as self-contained HTML; the same storage gives the same bytes.
 
     All stored text is escaped, and the page's policy allows only its own script, by its digest.
+
+    Args:
+        root: Storage root.
+        links_to: Address of the root for the links to reports, with a slash at the end; not quoted.
     """
     rows, damaged = runs.of(root)
     script = (_FOLDER / "page.js").read_text()
+    rows = [row | {"link": _link(row, links_to), "changed": runs.changes_as_text(row["changes"])} for row in rows]
     models, also_damaged = _models(root, rows)
     template = report_page.environment(_FOLDER).get_template("page.html.j2")
     return template.render(
         root_name=root.name,
-        rows=[row | {"link": _link(row["page"]), "changed": runs.changes_as_text(row["changes"])} for row in rows],
+        rows=rows,
         mark=runs.mark,
         models=models,
         damaged=sorted({*damaged, *also_damaged}),
@@ -78,9 +61,8 @@ def policy(script: str | None = None) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {source}"
 
 
-def _link(page: URI) -> str:
-    """Return the address of a report relative to the page, so that a moved root just works."""
-    return quote(f"{REPORT.folder}/{page.parent.rpartition('/')[2]}/{page.name}")
+def _link(row: Mapping[str, Any], links_to: str) -> str:
+    return quote(f"{links_to}{REPORT.folder}/{row['uri'].name}/{row['page'].name}", safe="/:")
 
 
 def _duration(seconds: float) -> str:
@@ -115,7 +97,7 @@ def _promotion(decision: Decision, of_checkpoint: Mapping[str, Mapping[str, Any]
     return {
         "decision": decision,
         "title": f"{row['recipe']} {runs.changes_as_text(row['changes'])}" if row else decision.champion.name,
-        "link": _link(row["page"]) if row else None,
+        "link": row["link"] if row else None,
         "accuracy": row["test_accuracy"] if row else recorded,
     }
 

@@ -82,6 +82,8 @@ def test_what_cannot_be_listed_is_refused_with_the_next_step(root: Root, ask: As
         "ls --sort accuracy": "--sort is only for runs; use: ls runs",
         "ls runs --sort size": "--sort must be one of created, registered_model, recipe, ",
         "ls runs --csv .": "--csv must be a file, got the folder .; add a name",
+        "ls runs --html .": "--html must be a file, got the folder .; add a name",
+        "ls --html runs.html": "--html is only for runs; use: ls runs",
     }
     for words, message in messages.items():
         answer = ask(*words.split(), "--storage", root)
