@@ -111,11 +111,11 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """One sentence for users."""
     gate: dict[str, Any]
     metrics: dict[str, Any]
-    """Metrics on all test rows, by role (`challenger`, `champion`, `best`)."""
+    """Metrics on all test rows, by role (`challenger`, `champion`)."""
     scores: dict[str, dict[str, float]] = {}
     """The metrics that a gate may use, on the rows that counted, by role."""
-    differences: dict[str, Difference] = {}
-    """Difference in the gate's metric per rival (`champion`, `best`); empty without rivals."""
+    difference: Difference | None = None
+    """Difference in the gate's metric from the champion; none without one."""
     test_rows: str | None = None
     """Digest of the test rows; none if it was promoted by hand, or if the predictions no longer exist."""
     num_excluded: int = 0

@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from storage import files, manifest, reference
-from storage.decision import METRICS, Decision
+from storage.decision import Decision
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, Root, check_name
 
@@ -89,28 +89,6 @@ def weights_of(checkpoint: CheckpointURI) -> str | None:
         weights = manifest.load(checkpoint).files
         return next((file.sha256 for file in weights if file.path.startswith(_WEIGHTS)), None)
     return None
-
-
-def best(
-    decisions: Sequence[Decision], metric: str, is_there: Callable[[CheckpointURI], bool] = lambda checkpoint: True
-) -> CheckpointURI | None:
-    """Return the best champion by `metric` since a user last decided, the latest of equals; none if there was none.
-
-    Every promotion measured challenger and champion on the same rows, by every metric, whichever its gate used. The sum
-    of these differences therefore also ranks champions that were measured on different rows. Checkpoints for which
-    `is_there` is false are skipped.
-    """
-    ranked: list[tuple[float, int, CheckpointURI]] = []
-    sum_of_gains = 0.0
-    for decision in decisions:
-        if not decision.promoted or decision.champion is None:
-            continue
-        if not decision.gate:  # by hand
-            ranked, sum_of_gains = [], 0.0
-        if beaten := decision.scores.get("champion"):
-            sum_of_gains += decision.scores["challenger"][METRICS[metric]] - beaten[METRICS[metric]]
-        ranked.append((sum_of_gains, decision.number, decision.champion))
-    return next((champion for *_, champion in sorted(ranked, reverse=True) if is_there(champion)), None)
 
 
 def append(root: Root, name: str, decision: Decision) -> None:

@@ -16,7 +16,7 @@ from tasks.orchestration.stage import in_flow_run, logger, stage
 from tasks.planning.parameters import PromoteParameters
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tasks.predict import predict
-from tasks.promotion.gate import find_valid_decision, judge, rivals_of
+from tasks.promotion.gate import find_valid_decision, judge, rival_of
 from tasks.runners.runner import Runner
 
 
@@ -33,8 +33,8 @@ def promote(
             if in_flow_run():
                 _emit(decision, registered_model=parameters.registered_model)
         logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
-        for role, difference in decision.differences.items():
-            logger().info("compared with the %s: %s", role, difference)
+        if decision.difference:
+            logger().info("compared with the champion: %s", decision.difference)
     return decision
 
 
@@ -47,9 +47,9 @@ def decide(
         decisions = registry.history(root, registered_model)
         if earlier := find_valid_decision(checkpoint, evaluation, decisions, parameters.gate):
             return earlier
-        rivals = rivals_of(checkpoint, decisions, parameters.gate)
-        scores = {role: score(rival, evaluation, parameters, runner) for role, rival in rivals.items()}
-        decision = judge(checkpoint, evaluation, decisions, scores, parameters.gate).made_by(author())
+        champion = rival_of(checkpoint, decisions)
+        rival = score(champion, evaluation, parameters, runner) if champion else None
+        decision = judge(checkpoint, evaluation, decisions, rival, parameters.gate).made_by(author())
         with in_use.using(root, [checkpoint], owner=author()):  # gc keeps it from here on, also without a flow
             if not manifest.is_committed(checkpoint):
                 raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")

@@ -59,7 +59,7 @@ def history(
     if name is not None:
         decisions = champions.decisions(root, name)
         for decision in decisions:
-            compared = [f"compared with the {role}: {text}" for role, text in decision.differences.items()]
+            compared = [f"compared with the champion: {decision.difference}"] if decision.difference else []
             show_lines([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
             show_lines(f"        {line}" for line in [format.decided(decision), *compared])
         show_lines([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
@@ -174,8 +174,8 @@ def gc(
     lists, once no active attempt can use them; incomplete writes older than a day; results
     committed more than N days ago that are not needed.
     Kept: the registry; every champion with its predictions, evaluations, reports and
-    exports; the previous champion and the best one so far; whatever is younger or leased; and
-    everything that any of these was made from.
+    exports; the previous champion; whatever is younger or leased; and everything that any of
+    these was made from.
 
     Example:
       data-to-model gc --keep-days 90 --dry-run

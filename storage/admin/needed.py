@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from storage import champions, registry
 from storage.admin import catalog
 from storage.admin.catalog import Folder
-from storage.decision import METRICS, Decision
+from storage.decision import Decision
 from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.uri import URI, Root
@@ -42,15 +42,15 @@ class NeededResults:
     def names(self) -> set[str]:
         """Return the names of all needed results, existing or not; reads the registry again.
 
-        Needed are the champion of every registered model with all results made with it, the previous champion, the best
-        ones so far, everything passed to `keep`, and the ancestors of all these. Raises `Damaged` if a champion or one
-        of its ancestors cannot be determined.
+        Needed are the champion of every registered model with all results made with it, the previous champion,
+        everything passed to `keep`, and the ancestors of all these. Raises `Damaged` if a champion or one of its
+        ancestors cannot be determined.
         """
         current, needed = set[str](), list(self._kept)
         for model in champions.registered_models(self._root):
             decisions = self._history(model)
             promoted = [each.champion for each in champions.promotion_stack(decisions)[-2:] if each.champion]
-            needed += [*promoted, *filter(None, (registry.best(decisions, metric) for metric in METRICS))]
+            needed += promoted
             for champion in promoted[-1:]:
                 current.add(champion.name)
                 self._find(champion)

@@ -64,8 +64,8 @@ def _summary(data: ReportData) -> Iterator[str]:
     yield "| on the test rows | this model | champion before this run |\n|---|---|---|"
     for name in (*METRICS.values(), "test_loss", "expected_calibration_error", "num_rows"):
         yield f"| {metric_title(name)} | {number(data.metrics[name])} | {number(champion.get(name))} |"
-    for role, difference in decision.differences.items():
-        yield f"\nCompared with the {role}: {_plain(str(difference))}.\n"
+    if decision.difference:
+        yield f"\nCompared with the champion: {_plain(str(decision.difference))}.\n"
     places = {step.title: URI(step.uri) for step in data.lineage if step.uri}
     prepared = manifest.load(places["Prepared dataset"])
     rows = {split: sum(file.rows or 0 for file in prepared.split(split)) for split in ("train", "validation", "test")}

@@ -50,7 +50,7 @@ def summarize(
         "test_accuracy_interval": interval,
         "promoted": decision.promoted,
         "reason": decision.reason,
-        "differences": {role: difference.model_dump() for role, difference in decision.differences.items()},
+        "difference": decision.difference.model_dump() if decision.difference else None,
         "registered_model": plan.registered_model,
         "champion": decision.champion,
         "stages": _stages_as_dicts(stages),

@@ -68,7 +68,7 @@ def make_plan(
         )
         plan = _refreshed(root, plan_once) if refresh else plan_once(refresh=0)
         warm_start.check_comparable(root, plan.registered_model, image_shape=plan.image_shape, classes=plan.classes)
-        model_check.check_rivals_code(plan)
+        model_check.check_rival_code(plan)
         return plan
 
 
@@ -112,7 +112,7 @@ def _plan(
     refresh: int,
     timeouts: Timeouts,
 ) -> Plan:
-    """Read what storage holds, from the raw dataset to the rivals, and name the results after it."""
+    """Read what storage holds, from the raw dataset to the champion, and name the results after it."""
     recipe, registered_model = data.recipe, register_as or data.default_model
     raw = data.find_raw(root, refresh=refresh)
     files = data.find_files(root, raw, refresh=refresh)
@@ -157,11 +157,11 @@ def _plan(
     is_user_images = data.is_user_images or recipe.data.source == sources.USER_IMAGES
     gate_settings = gate.settings_of(recipe, judge_only=judge_only, is_user_images=is_user_images)
     decisions = registry.history(root, registered_model)
-    rivals = tuple(gate.rivals_of(checkpoint.uri, decisions, gate_settings).values())
-    of_rivals = [find_predictions(root, read(rival), prepared, split="test") for rival in rivals]
-    uses = [files, raw.uri, prepared.uri, initial, train.weights, checkpoint.uri, predictions.uri, evaluation, *rivals]
-    uses += [uri for result in of_rivals for uri in (result.uri, result_uris.evaluation_of(root, result.uri))]
-    on_ray: list[Result[Any]] = [prepared, checkpoint, predictions, *of_rivals]
+    rival = gate.rival_of(checkpoint.uri, decisions)
+    of_rival = [find_predictions(root, read(rival), prepared, split="test")] if rival else []
+    uses = [files, raw.uri, prepared.uri, initial, train.weights, checkpoint.uri, predictions.uri, evaluation, rival]
+    uses += [uri for result in of_rival for uri in (result.uri, result_uris.evaluation_of(root, result.uri))]
+    on_ray: list[Result[Any]] = [prepared, checkpoint, predictions, *of_rival]
     on_ray += [raw] if data.user_images is not None and data.user_images.is_large else []
 
     needs = needs_of(recipe)
@@ -193,7 +193,7 @@ def _plan(
         checkpoint=checkpoint.uri,
         predictions=predictions.uri,
         evaluation=evaluation,
-        rivals=rivals,
+        rival=rival,
         uses=tuple(uri for uri in uses if uri is not None),
         download=DownloadParameters(
             name=data.name, source=data.source, weights=weights, mirrors=mirrors, timeouts=timeouts

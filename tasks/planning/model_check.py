@@ -38,12 +38,11 @@ def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
             raise ValueError(f"{option}: {checkpoint}: {error}") from None
 
 
-def check_rivals_code(plan: Plan) -> None:
-    """Raise `ValueError` if a model that the new one will be compared with cannot be loaded, before the training."""
-    for rival in plan.rivals:
-        with contextlib.suppress(FileNotFoundError, manifest.Damaged):  # the gate reports it
-            if not manifest.is_committed(predictions_of(plan.root, rival, plan.prepared, split="test")):
-                check_code(rival, option=f"--register-as: a champion of {plan.registered_model!r}")
+def check_rival_code(plan: Plan) -> None:
+    """Raise `ValueError` if the champion that the new model will be compared with cannot be loaded."""
+    with contextlib.suppress(FileNotFoundError, manifest.Damaged):  # the gate reports it
+        if plan.rival and not manifest.is_committed(predictions_of(plan.root, plan.rival, plan.prepared, split="test")):
+            check_code(plan.rival, option=f"--register-as: the champion of {plan.registered_model!r}")
 
 
 def check_training(plan: Plan) -> None:

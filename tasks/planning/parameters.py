@@ -111,7 +111,7 @@ class PromoteParameters:
     gate: dict[str, Any]
     """Settings of the gate; optional ones are present only if requested."""
     predict: PredictParameters
-    """How rivals without predictions on the same rows predict them."""
+    """How a champion without predictions on the same rows predicts them."""
     timeouts: Timeouts = Timeouts()
 
 

@@ -30,7 +30,7 @@ class Plan:
     needs: Needs
     """Resources that each worker requires."""
     needs_ray: bool
-    """Whether a stage that runs on Ray has no committed result, including predictions of rivals."""
+    """Whether a stage that runs on Ray has no committed result, including predictions of the rival."""
     registered_model: str
     """Registered model to compete for."""
     register_as: str | None
@@ -65,10 +65,10 @@ class Plan:
     """The model's predictions on the test rows."""
     evaluation: EvaluationURI
     """The model's metrics on the test rows."""
-    rivals: tuple[CheckpointURI, ...]
+    rival: CheckpointURI | None
     """The models that the new one will be compared with, if no other run changes the champion meanwhile."""
     uses: tuple[URI, ...]
-    """All URIs that the run reads or writes, including rivals; not the report, whose URI needs the decision."""
+    """All URIs that the run reads or writes, including the rival; not the report, whose URI needs the decision."""
 
     download: DownloadParameters
     ingest: IngestParameters

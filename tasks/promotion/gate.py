@@ -13,14 +13,11 @@ from tasks.promotion import correct_rows, seen_rows
 from tasks.promotion.seen_rows import SeenRows
 
 _UNSCORED = "cannot be scored on the same rows"
-_NAMES = {"challenger": "this model", "champion": "the champion", "best": "the best champion so far"}
 _MORE_ROWS = "add test images that no model was trained on, or choose another registered model with --register-as NAME"
 Gate = dict[str, Any]
 """Settings: `metric`, `minimum` and `tolerance`, and optionally `max_p_value` (largest p-value at which a better
 challenger is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test
 rows) and `judge_only` (record the decision but keep the champion, as in a backfill)."""
-Rivals = Mapping[str, EvaluationURI | str]
-"""By role, such as `champion`, the rival's evaluation on the challenger's test rows, or why there is none."""
 _SHOWN = 10
 """Maximum number of class names in a reason."""
 
@@ -36,17 +33,10 @@ def settings_of(recipe: Recipe, *, judge_only: bool, is_user_images: bool) -> Ga
     return gate | ({"judge_only": True} if judge_only else {})
 
 
-def rivals_of(checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: Gate) -> dict[str, CheckpointURI]:
-    """Return the rivals of `checkpoint` by role: the `champion`, and with a tolerance also the `best` champion so far.
-
-    Each promotion may lose up to the tolerance; the comparison with the best champion bounds the total loss.
-    """
+def rival_of(checkpoint: CheckpointURI, decisions: Sequence[Decision]) -> CheckpointURI | None:
+    """Return the champion that `checkpoint` is compared with; none without one, or if it is the champion itself."""
     champion = decisions[-1].champion if decisions else None
-    if champion in (None, checkpoint):
-        return {}
-    rivals = {"champion": champion}
-    best = registry.best(decisions, gate["metric"], manifest.is_committed) if gate["tolerance"] > 0 else None
-    return rivals if best in (None, champion, checkpoint) else rivals | {"best": best}
+    return None if champion == checkpoint else champion
 
 
 def find_valid_decision(
@@ -55,7 +45,7 @@ def find_valid_decision(
     """Return the decision already made on `checkpoint` by the same gate, if it is still valid.
 
     A decision of a promoting run is also valid for a `judge_only` run. It is invalid if the champion has changed since,
-    or if a rival could not be scored then.
+    or if it could not be scored then.
     """
     promoting = {name: value for name, value in gate.items() if name != "judge_only"}
     for decision in reversed(decisions):
@@ -67,20 +57,31 @@ def find_valid_decision(
 
 
 def judge(
-    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], rivals: Rivals, gate: Gate
+    checkpoint: CheckpointURI,
+    evaluation: EvaluationURI,
+    decisions: Sequence[Decision],
+    rival: EvaluationURI | str | None,
+    gate: Gate,
 ) -> Decision:
-    """Judge a challenger: it must reach the minimum, and be at most the tolerance below its rivals on the same rows.
+    """Judge a challenger: it must reach the minimum, and be at most the tolerance below the champion on the same rows.
 
-    With `max_p_value`, it must be better than its rivals, and a significance test over the rows must confirm it. Test
+    With `max_p_value`, it must be better than the champion, and a significance test over the rows must confirm it. Test
     rows count for no model if one of them has seen the image in training. A model that was rolled back can only be
-    promoted by hand. `decisions` are all those of the registered model, oldest first.
+    promoted by hand.
+
+    Args:
+        checkpoint: The challenger.
+        evaluation: Its evaluation.
+        decisions: All those of the registered model, oldest first.
+        rival: The champion's evaluation on the challenger's test rows, or why there is none; none without a champion.
+        gate: Settings.
     """
     champion, weights = decisions[-1].champion if decisions else None, registry.weights_of(checkpoint)
-    evaluations = {role: uri for role, uri in rivals.items() if isinstance(uri, EvaluationURI)}
-    models = {"challenger": checkpoint, **rivals_of(checkpoint, decisions, gate)}
-    compared = _read({"challenger": evaluation, **evaluations}, models, metric=gate["metric"])
+    evaluations = {"challenger": evaluation} | ({"champion": rival} if isinstance(rival, EvaluationURI) else {})
+    models = {"this model": checkpoint} | ({"the champion": champion} if champion not in (None, checkpoint) else {})
+    compared = _read(evaluations, models, metric=gate["metric"])
     num_before = _num_compared(checkpoint, decisions, compared.test_rows)
-    new, gone = _other_classes(rivals.get("champion"))
+    new, gone = _other_classes(rival)
     is_good_enough, floor = _floor(compared, gate)
     if not is_good_enough:
         promoted, reason = False, floor
@@ -91,7 +92,7 @@ def judge(
     elif champion == checkpoint:
         promoted, reason = True, f"it is already the champion, with {compared.shown()}"
     else:
-        promoted, reason = _against_rivals(checkpoint, compared, rivals, gate, num_before=num_before)
+        promoted, reason = _beside_champion(checkpoint, compared, rival, gate, num_before=num_before)
         reason += _describe_classes("new", new) + _describe_classes("gone", gone)
     reason += compared.seen.note
     if promoted and gate.get("judge_only") and champion != checkpoint:
@@ -108,7 +109,7 @@ def judge(
         gate=gate,
         metrics=compared.metrics,
         scores=compared.scores,
-        differences=compared.differences,
+        difference=compared.difference,
         test_rows=compared.test_rows,
         num_excluded=len(compared.seen.ids),
         num_compared_before=num_before,
@@ -119,7 +120,7 @@ def judge(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Compared:
-    """The challenger and its rivals on the same test rows, by role."""
+    """The challenger and, if it can be scored, the champion on the same test rows, by role."""
 
     metric: str
     """The gate's metric."""
@@ -131,8 +132,8 @@ class _Compared:
     """Rows that do not count."""
     scores: dict[str, dict[str, float]]
     """The metrics that a gate may use, on the rows that count."""
-    differences: dict[str, Difference]
-    """Between the challenger and each rival on the rows that count; empty if too few count."""
+    difference: Difference | None
+    """Between the challenger and the champion on the rows that count; none if too few count."""
     largest_class: tuple[str, float] | None
     """The largest class of the rows that count and the score of always predicting it; none without predictions."""
 
@@ -149,16 +150,16 @@ def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, Checkpo
     metrics = {role: _metrics(uri) for role, uri in evaluations.items()}
     answers = {role: rows for role, uri in evaluations.items() if (rows := correct_rows.read(uri))}
     challenger = answers.get("challenger")
-    seen = seen_rows.find(challenger, {_NAMES[role]: model for role, model in models.items()})
+    seen = seen_rows.find(challenger, models)
     scores = {role: {name: values[name] for name in METRICS.values()} for role, values in metrics.items()}
-    test_rows, differences, largest = challenger.digest() if challenger else None, {}, None
+    test_rows, difference, largest = challenger.digest() if challenger else None, None, None
     if seen.ids and not seen.lost_classes:
         answers = {role: rows.without(seen.ids) for role, rows in answers.items()}
         scores = {}
     scores |= {role: rows.scores for role, rows in answers.items()}
     if challenger and not seen.lost_classes:
-        challenger = answers.pop("challenger")
-        differences = {role: challenger.beside(rows, metric=metric) for role, rows in answers.items()}
+        challenger, champion = answers["challenger"], answers.get("champion")
+        difference = challenger.beside(champion, metric=metric) if champion else None
         name, always = challenger.largest_class()
         largest = name, always[METRICS[metric]]
     return _Compared(
@@ -167,7 +168,7 @@ def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, Checkpo
         test_rows=test_rows,
         seen=seen,
         scores=scores,
-        differences=differences,
+        difference=difference,
         largest_class=largest,
     )
 
@@ -177,7 +178,7 @@ def _by_hand(checkpoint: CheckpointURI) -> str:
 
 
 def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:
-    """Return whether the challenger is good enough regardless of its rivals, and why."""
+    """Return whether the challenger is good enough regardless of the champion, and why."""
     score, shown, largest = compared.score(), compared.shown(), compared.largest_class
     if lost := compared.seen.lost_classes:
         return False, f"no test row of class {_shown(lost)} counts; {_MORE_ROWS}"
@@ -193,35 +194,27 @@ def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:
     return score > other, f"{shown} {beaten} {other:.4f}, {always}"
 
 
-def _against_rivals(
-    checkpoint: CheckpointURI, compared: _Compared, rivals: Rivals, gate: Gate, *, num_before: int
-) -> tuple[bool, str]:
-    """Return whether the challenger is good enough compared with every rival, and why."""
-    for role, rival in rivals.items():
-        known: Mapping[str, Any] = compared.differences if "max_p_value" in gate else compared.scores
-        if role not in known:
-            why = "its predictions no longer exist" if isinstance(rival, EvaluationURI) else rival
-            advice = f"run again, or promote it with: {_by_hand(checkpoint)}"
-            return False, f"{_NAMES[role]} {_UNSCORED}: {why}; {advice}"
-    verdicts = [_beside(role, compared, gate, num_before=num_before) for role in rivals]
-    return next((verdict for verdict in verdicts if not verdict[0]), verdicts[0])
-
-
 def _num_compared(checkpoint: CheckpointURI, decisions: Sequence[Decision], test_rows: str | None) -> int:
     """Return how many other models were compared with a champion on these test rows."""
-    compared = {past.challenger for past in decisions if past.differences and test_rows and past.test_rows == test_rows}
+    compared = {past.challenger for past in decisions if past.difference and test_rows and past.test_rows == test_rows}
     return len(compared - {checkpoint})
 
 
-def _beside(role: str, compared: _Compared, gate: Gate, *, num_before: int) -> tuple[bool, str]:
-    """Return whether the challenger is good enough compared with one rival, and why.
+def _beside_champion(
+    checkpoint: CheckpointURI, compared: _Compared, rival: EvaluationURI | str | None, gate: Gate, *, num_before: int
+) -> tuple[bool, str]:
+    """Return whether the challenger is good enough compared with the champion, and why.
 
     Each further model that is compared on the same test rows has another chance to seem better. So the largest p-value
     is divided by the number of models so far, as in Bonferroni's correction.
     """
-    score, shown, other = compared.score(), compared.shown(), compared.score(role)
-    difference = compared.differences.get(role)
-    against = f"{_NAMES[role]}'s {other:.4f} on the same rows"
+    difference = compared.difference
+    if difference is None if "max_p_value" in gate else "champion" not in compared.scores:
+        why = "its predictions no longer exist" if isinstance(rival, EvaluationURI) else rival
+        advice = f"run again, or promote it with: {_by_hand(checkpoint)}"
+        return False, f"the champion {_UNSCORED}: {why}; {advice}"
+    score, shown, other = compared.score(), compared.shown(), compared.score("champion")
+    against = f"the champion's {other:.4f} on the same rows"
     if "max_p_value" in gate and difference is not None:
         if difference.difference <= 0:
             return False, f"{shown} is not above {against}"

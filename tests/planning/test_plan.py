@@ -233,7 +233,7 @@ class TestNeedsRay:
         champion = make(tmp_path, "epochs=5").checkpoint
         promote(make(tmp_path), champion)
         made = make(tmp_path)
-        assert made.needs_ray and made.rivals == (champion,) and champion in made.uses
+        assert made.needs_ray and made.rival == champion and champion in made.uses
         target = result_uris.predictions_of(made.root, champion, made.prepared, split="test")
         assert target in made.uses
         commit(target, made.prepared)

@@ -41,8 +41,8 @@ class Contest(Scene):
         """Judge against the champion and record."""
         decisions = registry.history(self.plan.root, "photos")
         champion = decisions[-1].champion if decisions else None
-        rivals: dict[str, EvaluationURI | str] = {"champion": self.evaluations[champion]} if champion else {}
-        decision = judge(challenger, self.evaluations[challenger], decisions, rivals, gate)
+        rival = self.evaluations[champion] if champion else None
+        decision = judge(challenger, self.evaluations[challenger], decisions, rival, gate)
         registry.append(self.plan.root, "photos", decision)
         return decision
 
@@ -61,7 +61,8 @@ def test_one_more_correct_row_of_sixty_is_not_significant(contest: Contest, caps
         "test accuracy 0.9667 is above the champion's 0.9500 on the same rows, but not significantly (p = 1, required: "
         "at most 0.05)"
     )
-    found = decision.differences["champion"]
+    found = decision.difference
+    assert found
     assert (found.only_challenger, found.only_rival, found.num_rows) == (3, 2, 60)
     assert found.lower < 0 < found.difference < found.upper
     assert registry.history(contest.plan.root, "photos")[-1] == decision
@@ -76,7 +77,7 @@ def test_a_challenger_is_promoted_only_if_it_is_significantly_better(
     contest.decide(contest.model("champion", *range(7)))
     decision = contest.decide(contest.model("challenger", *wrong))
     assert decision.promoted is promoted
-    assert decision.differences["champion"].only_rival == 0
+    assert decision.difference and decision.difference.only_rival == 0
 
 
 def test_each_further_model_on_the_same_test_rows_needs_a_smaller_p_value(contest: Contest) -> None:
@@ -106,8 +107,8 @@ def test_the_command_in_a_reason_promotes_the_model_when_it_is_pasted(
 
 def test_rows_are_compared_by_the_names_of_their_classes(contest: Contest) -> None:
     contest.decide(contest.model("champion", 0, 1, 59))
-    found = contest.decide(contest.model("challenger", 1, knows=("dog", "owl", "cat"))).differences["champion"]
-    assert (found.only_challenger, found.only_rival) == (2, 0)
+    found = contest.decide(contest.model("challenger", 1, knows=("dog", "owl", "cat"))).difference
+    assert found and (found.only_challenger, found.only_rival) == (2, 0)
 
 
 BALANCED = GATE | {"metric": "balanced_accuracy"}
@@ -129,7 +130,7 @@ def test_the_gates_metric_decides_between_two_models_that_are_good_at_different_
     assert contest.decide(champion, ANY | {"metric": metric}).promoted
     decision = contest.decide(challenger, ANY | {"metric": metric})
     assert decision.promoted is is_promoted and decision.reason.startswith(reason)
-    assert decision.gate["metric"] == decision.differences["champion"].metric == metric
+    assert decision.difference and decision.gate["metric"] == decision.difference.metric == metric
     assert decision.scores["challenger"] == pytest.approx(
         {"test_accuracy": 34 / 60, "balanced_accuracy": 0.675, "macro_f1": (28 / 54 + 40 / 66) / 2}
     )
@@ -138,10 +139,10 @@ def test_the_gates_metric_decides_between_two_models_that_are_good_at_different_
 def test_significance_of_balanced_accuracy_is_that_of_a_paired_bootstrap(contest: Contest) -> None:
     contest.decide(contest.model("champion", *range(7), 50, 51), BALANCED)
     equal = contest.decide(contest.model("equal", *range(7), 50, 51), BALANCED)
-    assert not equal.promoted and equal.differences["champion"].p_value == 1
+    assert not equal.promoted and equal.difference and equal.difference.p_value == 1
     better = contest.decide(contest.model("better"), BALANCED)
-    found = better.differences["champion"]
-    assert better.promoted and found.p_value < 0.025
+    found = better.difference
+    assert better.promoted and found and found.p_value < 0.025
     assert found.difference == pytest.approx((7 / 40 + 2 / 20) / 2) and 0 < found.lower < found.difference < found.upper
     assert f"p = {found.p_value:.2g}, required: at most 0.025 = 0.05 / 2" in better.reason
     assert "difference in balanced accuracy +0.1375 (95 % interval +0." in str(found) and "paired bootstrap" in str(
@@ -186,7 +187,7 @@ def test_missing_predictions_prevent_promotion_if_rows_must_be_compared(contest:
     files.remove(made.parent("predictions", of=contest.evaluations[champion]))
     challenger = contest.model("challenger")
     decision = contest.decide(challenger)
-    assert (decision.promoted, decision.differences) == (False, {})
+    assert (decision.promoted, decision.difference) == (False, None)
     assert "the champion cannot be scored on the same rows: its predictions no longer exist" in decision.reason
     evaluation = contest.evaluations[challenger]
     assert find_valid_decision(challenger, evaluation, registry.history(contest.plan.root, "photos"), GATE) is None

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import commits, files, manifest, registry, tables
+from storage import commits, files, manifest, tables
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, EvaluationURI, PredictionsURI, Root
 from tasks.evaluate import evaluate
@@ -98,8 +98,10 @@ class Versions:
         )
         return evaluate.fn(uri, evaluation_of(self.root, uri), plan.timeouts)
 
-    def decide(self, plan: Plan, model: CheckpointURI, evaluation: EvaluationURI, **rivals: EvaluationURI) -> Decision:
-        decision = judge(model, evaluation, self.decisions, rivals, GATE)
+    def decide(
+        self, plan: Plan, model: CheckpointURI, evaluation: EvaluationURI, champion: EvaluationURI | None = None
+    ) -> Decision:
+        decision = judge(model, evaluation, self.decisions, champion, GATE)
         self.decisions.append(decision)
         return decision
 
@@ -156,8 +158,7 @@ def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(
         "test accuracy 0.7500 is at least the champion's 0.5000 on the same rows; 24 of 40 test rows excluded, as they "
         "were training or validation rows: 24 of the champion"
     )
-    assert (decision.num_excluded, decision.differences["champion"].num_rows) == (24, 16)
-    assert registry.best(versions.decisions, "accuracy") == challenger
+    assert decision.difference and (decision.num_excluded, decision.difference.num_rows) == (24, 16)
     warm = versions.model(plan, "warm", initial=versions.model(plan, "middle", initial=champion))
     versions.decisions.clear()
     decision = versions.decide(plan, warm, versions.evaluation(plan, warm, is_memorized))
@@ -170,7 +171,7 @@ def test_a_test_split_that_was_all_trained_on_decides_nothing(versions: Versions
     challenger = versions.model(plan, "challenger")
     scores = [versions.evaluation(plan, model, is_honest) for model in (challenger, champion)]
     decision = versions.decide(plan, challenger, scores[0], champion=scores[1])
-    assert (decision.promoted, decision.champion, decision.differences) == (False, champion, {})
+    assert (decision.promoted, decision.champion, decision.difference) == (False, champion, None)
     assert decision.reason == (
         "no test row of class down, plain counts; add test images that no model was trained on, or choose "
         "another registered model with --register-as NAME; 20 of 20 test rows excluded, as they were training or "

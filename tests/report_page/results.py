@@ -74,7 +74,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
         statistics={"seconds": 4.7, "temperature": 1.0} | parts,
     )
     write_evaluation(plan.predictions, plan.evaluation)
-    decision = judge(plan.checkpoint, plan.evaluation, [], {}, plan.promote.gate)
+    decision = judge(plan.checkpoint, plan.evaluation, [], None, plan.promote.gate)
     return plan, decision.made_by("ada, run mnist-sample-resnet18 epochs=4 learning_rate=0.002")
 
 

@@ -217,8 +217,8 @@ def full() -> str:
     """A page with all that a page may have beyond the usual."""
     data = with_data(fake_data(channels=3), name="Canon EOS 5D")
     gate = {"metric": "macro_f1", "minimum": 0.0, "tolerance": 0.0, "max_p_value": 0.05, "above_largest_class": True}
-    found: Any = {"champion": "difference +0.0167 (p = 0.6)"}
-    data = with_decision(data, decided=WHEN, author="ada, run 7", gate=gate, differences=found)
+    found: Any = "difference +0.0167 (p = 0.6)"
+    data = with_decision(data, decided=WHEN, author="ada, run 7", gate=gate, difference=found)
     picture = dataclasses.replace(
         data.mistakes[0],
         image=np.random.default_rng(0).integers(0, 256, (512, 512, 3), dtype=np.uint8),

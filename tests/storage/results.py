@@ -4,12 +4,12 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from storage import commits, files, lease, manifest, registry, tables
-from storage.decision import METRICS, Decision
+from storage.decision import Decision
 from storage.kinds import KINDS, RUNS
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 
@@ -79,13 +79,8 @@ def decide(
     *,
     challenger: Model | None = None,
     data: str = DATA,
-    gate: Mapping[str, float] | None = None,
-    scores: Mapping[str, float] | None = None,
 ) -> None:
-    """Record that `champion` is in charge of `data` from now on; without a challenger it is the one promoted.
-
-    Without a `gate`, by hand; `scores` are those of every metric.
-    """
+    """Record that `champion` is in charge of `data` from now on; without a challenger it is the one promoted."""
     judged = challenger or champion
     latest = registry.latest(root, data)
     decision = Decision(
@@ -95,9 +90,8 @@ def decide(
         evaluation=judged.evaluation,
         promoted=judged is champion,
         reason="it is better" if judged is champion else "it is worse",
-        gate=dict(gate or {}),
+        gate={},
         metrics={},
-        scores={role: dict.fromkeys(METRICS.values(), score) for role, score in (scores or {}).items()},
     )
     registry.append(root, data, decision)
 

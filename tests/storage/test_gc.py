@@ -78,17 +78,6 @@ class TestCommittedResults:
         assert collect(look(root)) >= third.all()
         assert rest(root, second.lineage()) == second.lineage()
 
-    def test_best_champion_so_far_stays_with_what_it_was_made_from(self, root: Root) -> None:
-        models = [results.run(root, name) for name in ("first", "best", "third", "fourth")]
-        accuracies = (0.9, 0.95, 0.945, 0.94)
-        for number, (model, accuracy) in enumerate(zip(models, accuracies, strict=True), start=1):
-            scores = {"challenger": accuracy} | ({"champion": accuracies[number - 2]} if number > 1 else {})
-            results.decide(root, model, gate={"tolerance": 0.01}, scores=scores)
-        collect(look(root))
-        _, best, before, champion = models
-        everything = set().union(*(model.all() for model in models))
-        assert rest(root, everything) == best.lineage() | before.lineage() | champion.all()
-
     def test_files_stay_as_long_as_what_was_made_from_them_is_needed(self, root: Root) -> None:
         downloads = {name: results.commit(root, "files", name) for name in ("champion", "other")}
         models = {
