@@ -6,6 +6,7 @@ import datetime
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from prefect import task
@@ -27,10 +28,7 @@ from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import run_so_far, stage
 from tasks.planning.parameters import ReportParameters
 from tasks.planning.result_uris import decision_as_json, report_of
-from tasks.report_page import Picture
-from tasks.report_page.lineage_diagram import LineageStep
-
-_RAW_FILES = "Raw files and SHA-256"
+from tasks.report_page import LineageStep, Picture
 
 
 @task(name="report", **task_options)
@@ -104,15 +102,15 @@ def gather(
     first_seen = training_images(checkpoint, trained)
     downloaded = _files(raw_uri, raw)
     results = {"download": downloaded, "ingest": raw, "preprocess": prepared, "train": trained, "predict": predicted}
-    steps: list[tuple[str, str, URI, Manifest | None]] = [
-        ("Raw dataset", "ingest", raw_uri, raw),
-        ("Prepared dataset", "preprocess", prepared_uri, prepared),
-        ("Checkpoint", "train", checkpoint, trained),
-        ("Predictions", "predict", predictions, predicted),
-        ("Evaluation", "evaluate", evaluation, manifest.load(evaluation)),
+    steps: list[tuple[str, URI, Manifest | None]] = [
+        ("Raw dataset", raw_uri, raw),
+        ("Prepared dataset", prepared_uri, prepared),
+        ("Checkpoint", checkpoint, trained),
+        ("Predictions", predictions, predicted),
+        ("Evaluation", evaluation, manifest.load(evaluation)),
     ]
     if "files" in raw.parents:
-        steps.insert(0, ("Downloaded files", "download", raw.parent("files", of=raw_uri), downloaded))
+        steps.insert(0, ("Downloaded files", raw.parent("files", of=raw_uri), downloaded))
     target = report_of(evaluation, decision, register_as=parameters.register_as)
     return report_page.ReportData(
         recipe_name=parameters.recipe_name,
@@ -213,31 +211,24 @@ def _pictures(
 
 
 def _lineage(
-    steps: Sequence[tuple[str, str, URI, Manifest | None]], raw: Manifest, target: ReportURI, decision: Decision
+    steps: Sequence[tuple[str, URI, Manifest | None]], raw: Manifest, target: ReportURI, decision: Decision
 ) -> Iterator[LineageStep]:
-    """Yield the boxes of the diagram; `steps` are title, stage, URI and manifest of each result."""
-    facts = tuple(
-        (file["name"], f"{file['sha256']}\nfrom {redact_text(file['url'])}") for file in raw.statistics["sources"]
-    )
-    yield LineageStep(title=_RAW_FILES, facts=facts)
-    titles = {uri.name: title for title, _, uri, _ in steps}
-    for title, maker, uri, result in steps:
-        names = [result.parent(role, of=uri).name for role in result.parents] if result else []
-        parents = tuple(titles[name] for name in names if name in titles) or (_RAW_FILES,)
-        facts = tuple(_facts(uri, result)) if result else ()
-        yield LineageStep(title=title, stage=maker, uri=uri, fingerprint=uri.fingerprint, parents=parents, facts=facts)
-    yield LineageStep(
-        title="Report",
-        stage="promote, report",
-        uri=target,
-        fingerprint=target.fingerprint,
-        parents=("Checkpoint", "Predictions", "Evaluation"),
-        facts=(*_dated("decided", decision.decided), ("decision", f"{'' if decision.promoted else 'not '}promoted")),
-    )
+    """Yield the steps of the lineage; `steps` are title, URI and manifest of each result."""
+
+    def step(title: str, uri: URI, facts: Iterator[tuple[str, str]]) -> LineageStep:
+        place = reference.of(uri, root=reference.root_of(target))
+        link = "" if place == uri else f"../../{quote(place)}/{manifest.NAME}"
+        return LineageStep(title=title, uri=uri, link=link, facts=tuple(facts))
+
+    files = ((file["name"], f"{file['sha256']}\nfrom {redact_text(file['url'])}") for file in raw.statistics["sources"])
+    yield LineageStep(title="Raw files and SHA-256", facts=tuple(files))
+    for title, uri, result in steps:
+        yield step(title, uri, _facts(uri, result) if result else iter(()))
+    yield step("Report", target, _dated("decided", decision.decided))
 
 
 def _dated(what: str, time: datetime.datetime | None) -> Iterator[tuple[str, str]]:
-    """Yield a time that fits in a box of the diagram; nothing for none."""
+    """Yield a time; nothing for none."""
     if time:
         yield f"{what} (UTC)", report_page.moment(time).removesuffix(" UTC")
 

@@ -9,7 +9,7 @@ from prefect.variables import Variable
 
 from storage import manifest, reference
 from storage.decision import METRICS, metric_title
-from storage.uri import URI, ReportURI, parse_root, redact_text
+from storage.uri import ReportURI, parse_root, redact_text
 from tasks.orchestration.stage import logger
 from tasks.planning.make_plan import default_storage
 from tasks.report_page import ReportData, moment, number
@@ -66,7 +66,7 @@ def _summary(data: ReportData) -> Iterator[str]:
         yield f"| {metric_title(name)} | {number(data.metrics[name])} | {number(champion.get(name))} |"
     if decision.difference:
         yield f"\nCompared with the champion: {_plain(str(decision.difference))}.\n"
-    places = {step.title: URI(step.uri) for step in data.lineage if step.uri}
+    places = {step.title: step.uri for step in data.lineage if step.uri}
     prepared = manifest.load(places["Prepared dataset"])
     rows = {split: sum(file.rows or 0 for file in prepared.split(split)) for split in ("train", "validation", "test")}
     counted = ", ".join(f"{count:,} {split}" for split, count in rows.items())

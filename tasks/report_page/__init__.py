@@ -13,12 +13,12 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from storage.decision import METRICS, Decision, metric_title
+from storage.uri import URI
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
 from tasks.learning.epoch_metrics import wait_hints
 from tasks.learning.metrics import calibration_error, wilson
-from tasks.report_page import lineage_diagram, plots
-from tasks.report_page.lineage_diagram import LineageStep
+from tasks.report_page import plots
 
 _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
@@ -44,6 +44,18 @@ class Picture:
     """Id of its row: the position in the source split."""
     file: str | None = None
     """The user's file that contains it; None for a downloaded data set."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LineageStep:
+    """One step of the lineage, from the raw files, which have no URI, to the report."""
+
+    title: str
+    uri: URI | None = None
+    link: str = ""
+    """Address of its manifest relative to the page; empty if it is not below the same storage root."""
+    facts: tuple[tuple[str, str], ...] = ()
+    """Names and values: row counts, a file's SHA-256; a value may have several lines."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,7 +155,6 @@ def render(data: ReportData) -> str:
             (row for row in data.per_class if row["support"] and row["recall"] < 1), key=lambda row: row["recall"]
         )[:3],
         metric=metric_title(METRICS[data.decision.gate["metric"]]),
-        diagram=lineage_diagram.draw(data.lineage),
         confusion=_confusion_rows(data) if as_table else None,
         confusion_png=None if as_table else plots.heat_map(data.confusion),
         pairs=_confused_pairs(data)[:10],
