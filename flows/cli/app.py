@@ -106,8 +106,8 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         """Predict every row of a dataset, or every image of a folder, exactly once.
 
         With or without labels; writes Parquet. New images are resized as in training and stored as a
-        raw dataset below --storage, named after their content, so that each prediction can be traced
-        to the checksum of its file.
+        raw dataset below --storage, named after their content. Each prediction has the SHA-256 of its
+        file beside it.
         """
         _starting(options)
         from flows.cli import start

@@ -18,7 +18,8 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     """Write the predictions at `uri` to `path`, replacing an existing file only when the new one is complete.
 
     Columns: `file` and `row` (of Parquet), or the `id` of downloaded data; `split`, if there are several; `label`,
-    where known, and `class`, by name; `probability` of that class; and `reason`, if there is no class.
+    where known, and `class`, by name; `probability` of that class; `reason`, if there is no class; the `id` of own
+    images, too; and `sha256`, as in the predictions.
     """
     predictions = manifest.load(uri)
     dataset = DatasetURI(predictions.parent("dataset", of=uri))
@@ -30,7 +31,8 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     parts, minimum = [part for part in predictions.files if part.rows], predictions.parameters.get("min_confidence")
     split = ["split"] * (len({part.split for part in parts}) > 1)
     rows = (row for part in parts for row in _rows(uri, part, labels, reasons, minimum))
-    write_rows(path, [*place, *split, "label", "class", "probability", "reason"], rows)
+    origin = ["sha256"] if sources is None else ["id", "sha256"]
+    write_rows(path, [*place, *split, "label", "class", "probability", "reason", *origin], rows)
 
 
 def _rows(

@@ -146,34 +146,16 @@ def show(uri: Result, *, as_json: Json = False) -> int:
 
 
 @command
-def lineage(
-    uri: Result,
-    *,
-    file: Annotated[
-        str | None, typer.Option(metavar="NAME", help="also trace this file of yours: its prediction, and its SHA-256")
-    ] = None,
-    row: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", parser=exits.whole_number, help="number of the row in --file, from 0, if that is Parquet"
-        ),
-    ] = None,
-) -> int:
+def lineage(uri: Result) -> int:
     """Print the parents of a result, back to the raw files.
 
-    Missing or damaged results are marked; the exit code is then 1.
+    Missing or damaged results are marked; the exit code is then 1. A single prediction has the SHA-256
+    of its file beside it, in the columns of its table.
 
     Example:
       data-to-model lineage data/predictions/mnist-resnet18-a8277e52264b
-      data-to-model lineage data/predictions/photos-images-resnet18-0bbc80616cbc --file "May/photo 3.jpg"
     """
-    if file is None and row is not None:
-        raise ValueError(f"--row={row} needs --file, the Parquet file that it is a row of")
     folder = result_folder(uri)
-    if file is not None:
-        from storage.admin import row_lineage  # imports pyarrow
-
-        show_lines(row_lineage.trace(folder.uri, file=file, row=row))
     tree = ancestors.of(folder.uri, folder.kind or "result")
     show_lines(tree.lines)
     return 0 if tree.is_sound else exits.FAILED

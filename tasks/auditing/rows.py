@@ -84,7 +84,7 @@ class Fold:
         places["file"], places["row"] = places["split"] + "/" + places["id"].astype(str), None
         if (sources := row_origins.table(self.raw, manifest.load(self.raw))) is not None:
             for split, rows in places.groupby("split"):
-                files, numbers = row_origins.files_of(sources, str(split), rows["id"].tolist())
+                files, numbers, _ = row_origins.files_of(sources, str(split), rows["id"].tolist())
                 places.loc[rows.index, "file"], places.loc[rows.index, "row"] = files, numbers
         return places
 

@@ -56,7 +56,7 @@ def _rows(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
     if sources is None:
         return rows.merge(_labels(side), how="left", on=["split", "id"])
     for split, its in rows.groupby("split"):
-        paths, numbers = row_origins.files_of(sources, str(split), its["id"].tolist())
+        paths, numbers, _ = row_origins.files_of(sources, str(split), its["id"].tolist())
         names = [path if row is None else f"{path} row {row}" for path, row in zip(paths, numbers, strict=True)]
         rows.loc[its.index, "file"] = names
     return rows.merge(_labels(side), how="left", on=["split", "id"])

@@ -25,7 +25,7 @@ def of_test_rows(uri: DatasetURI, ids: np.ndarray, classes: Sequence[str]) -> pd
     raw = row_origins.raw_of(uri)
     if not raw or (sources := row_origins.table(*raw)) is None:
         return facts
-    paths, numbers = row_origins.files_of(sources, "test", ids.tolist())
+    paths, numbers, _ = row_origins.files_of(sources, "test", ids.tolist())
     if not any(number is not None for number in numbers):
         facts["folder"] = [_below_class(path, name) for path, name in zip(paths, classes, strict=True)]
     if (images := thumbnail_parts.facts(*raw, split="test")) is None:

@@ -62,12 +62,13 @@ def raw_of(uri: DatasetURI) -> tuple[DatasetURI, Manifest] | None:
     return None
 
 
-def files_of(sources: pd.DataFrame, split: str, ids: Sequence[int]) -> tuple[list[str], list[int | None]]:
-    """Return the path of each id's file; for Parquet also the row in that file, from 0.
+def files_of(sources: pd.DataFrame, split: str, ids: Sequence[int]) -> tuple[list[str], list[int | None], list[str]]:
+    """Return the path of each id's file, for Parquet also the row in that file, from 0, and the file's SHA-256.
 
     Train and validation both have ids of the raw dataset's train.
     """
     origins = find(sources, "train" if split == "validation" else split, ids)
     rows = (np.asarray(ids) - origins["first_id"].to_numpy()).tolist()
     paths = origins["path"].tolist()
-    return paths, [row if path.lower().endswith(".parquet") else None for path, row in zip(paths, rows, strict=True)]
+    numbers = [row if path.lower().endswith(".parquet") else None for path, row in zip(paths, rows, strict=True)]
+    return paths, numbers, origins["sha256"].tolist()

@@ -91,7 +91,7 @@ def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: 
     for index, part in enumerate(made.split("test")):
         rows = tables.read_part(prepared, part, columns=["id", "label"])
         ids, labels = rows["id"].to_pylist(), rows["label"].to_pylist()
-        files, numbers = row_origins.files_of(sources, "test", ids)
+        files, numbers, digests = row_origins.files_of(sources, "test", ids)
         answers = [
             classes.index(wrong[file]) if file in wrong else label for file, label in zip(files, labels, strict=True)
         ]
@@ -101,6 +101,7 @@ def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: 
             "id": ids,
             "file": files,
             "row": pa.array(numbers, pa.int64()),
+            "sha256": digests,
             "label": labels,
             "prediction": answers,
         }

@@ -10,7 +10,6 @@ import pytest
 from flows.cli import console
 from flows.cli.predictions_csv import write_csv
 from storage import files, manifest
-from storage.__main__ import main as storage_main
 from storage.manifest import Damaged
 from storage.uri import PredictionsURI
 from tasks.orchestration.summary import summarize_prediction
@@ -30,9 +29,11 @@ def test_predictions_become_a_table_with_names_and_reasons_and_are_counted_in_th
     table.write_text("of an earlier run")
     write_csv(found, table)
     rows = pd.read_csv(table, keep_default_na=False, dtype=str).set_index("file")
-    assert list(rows.columns) == ["label", "class", "probability", "reason"] and list(rows.index) == sorted(CONTENTS)
+    assert list(rows.columns) == ["label", "class", "probability", "reason", "id", "sha256"]
+    assert list(rows.index) == sorted(CONTENTS) and list(rows["id"]) == list("01234")
+    assert dict(rows["sha256"]) == {path: hashlib.sha256(content).hexdigest() for path, content in CONTENTS.items()}
     assert dict(rows["label"]) == dict.fromkeys(CONTENTS, "") | {"zwei/b.png": "zwei", "Äpfel/c.jpg": "Äpfel"}
-    assert list(rows.loc["cut.jpg"]) == ["", "", "", "truncated"]
+    assert list(rows.loc["cut.jpg"])[:4] == ["", "", "", "truncated"]
     expected = rows_of(found).set_index("file").drop("cut.jpg")
     assert dict(rows["class"].drop("cut.jpg")) == dict(expected["class_name"])
     assert np.allclose(rows["probability"].drop("cut.jpg").astype(float), expected["probability"], atol=1e-6)
@@ -85,45 +86,16 @@ def test_below_min_confidence_the_class_alone_is_empty_and_counted(
     assert (summary["below_min_confidence"], summary["unpredicted"]["rows"]) == (2, 1)
     console.show(summary)
     assert "no class       2 rows below --min-confidence\n" in capsys.readouterr().out
-    unsure = rows.index[rows["prediction"].isna() & rows["probability"].notna()][0]
-    storage_main(["lineage", found, "--file", unsure])
-    assert "no class: its highest probability" in capsys.readouterr().out
     files.remove(found)
 
 
-def test_one_prediction_leads_back_to_the_checksum_of_its_file(
-    models: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = predicted(request(models, folder))
-    row = rows_of(found).set_index("file").loc["2026/May/d.webp"]
-    for name in ("2026/May/d.webp", "d.webp"):
-        assert storage_main(["lineage", found, "--file", name]) in (0, 1)  # the model's own data does not exist
-        prediction, origin, *tree = capsys.readouterr().out.splitlines()
-        assert prediction.endswith(f"predicted {row['class_name']!r} with probability {row['probability']:.4f}")
-        assert hashlib.sha256(CONTENTS["2026/May/d.webp"]).hexdigest() in origin
-        assert origin.endswith("/New photos/2026/May/d.webp") and tree[0] == f"predictions  {found}"
-    storage_main(["lineage", found, "--file", "cut.jpg"])
-    assert capsys.readouterr().out.startswith("cut.jpg  no prediction: truncated\n")
-    for words, says in (
-        (["--file", "nosuch"], "--file: no row is from 'nosuch'; give its path below your folder, such as '"),
-        (["--file", "a.gif", "--row", "1"], "--row must be a number from 0 to 0 for 'a.gif', got 1"),
-        (["--row", "1"], "--row=1 needs --file"),
-    ):
-        assert storage_main(["lineage", found, *words]) == 2
-        assert says in capsys.readouterr().err
-
-
-def test_one_row_of_parquet_leads_back_to_its_file_and_is_in_the_table(
-    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_row_of_parquet_leads_back_to_its_file_and_is_in_the_table(models: Path, tmp_path: Path) -> None:
     path = tmp_path / "more" / "photos.parquet"
     path.parent.mkdir()
     pd.DataFrame({"image": [encoded(0, 0), b"broken", encoded(2, 2)]}).to_parquet(path)
     found = PredictionsURI(predicted(request(models, path)))
-    storage_main(["lineage", found, "--file", "photos.parquet", "--row", "2"])
-    prediction, origin, *_ = capsys.readouterr().out.splitlines()
-    assert prediction.startswith("photos.parquet row 2  predicted ") and "  id 2 of split new  " in origin
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     write_csv(found, tmp_path / "table.csv")
     _, _, broken, last = (tmp_path / "table.csv").read_text().splitlines()
     assert broken.startswith('photos.parquet,1,,,,"1 of 3 images could not be read: not an image in a supported format')
-    assert last.startswith("photos.parquet,2,,")
+    assert last.startswith("photos.parquet,2,,") and last.endswith(f",2,{digest}")

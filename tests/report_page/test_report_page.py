@@ -317,7 +317,7 @@ def test_accuracy_has_its_interval_with_as_many_decimals_as_the_rows_justify(
 def test_hostile_names_are_escaped() -> None:
     data = fake_data(tuple(f"{HOSTILE}{index}" for index in range(100)))
     changes = {"reason": HOSTILE, "author": HOSTILE, "gate": data.decision.gate | {HOSTILE: HOSTILE}}
-    step = LineageStep(title=HOSTILE, uri=URI("s3://b/a-0123456789ab"), link=HOSTILE, facts=((HOSTILE, HOSTILE),))
+    step = LineageStep(title=HOSTILE, uri=URI("s3://bucket/a-0123456789ab"), link=HOSTILE, facts=((HOSTILE, HOSTILE),))
     data = with_data(with_decision(data, decided=WHEN, **changes), name=HOSTILE)
     html = render(
         dataclasses.replace(

@@ -40,10 +40,12 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
     Prediction and probabilities are null for a row without an image, which raw datasets may have. With
     `min_confidence`, the prediction alone is null where its probability is lower.
 
-    Columns: id (int64), label (int64, if the dataset has labels), prediction (int64), probability (float32, of the
-    prediction) and probability_<class> (float32) for every class of the model, in the order of its class numbers. label
-    numbers the classes of the dataset, prediction those of the model; they may differ. If the rows came from the user's
-    own files, also file (path), row (row in that file, for Parquet) and class_name (name of the predicted class).
+    Columns: id (int64), sha256 (of the file with the row), label (int64, if the dataset has labels), prediction
+    (int64), probability (float32, of the prediction) and probability_<class> (float32) for every class of the model, in
+    the order of its class numbers. label numbers the classes of the dataset, prediction those of the model; they may
+    differ. If the rows came from the user's own files, sha256 is that of the user's file, and there are also file
+    (path), row (row in that file, for Parquet) and class_name (name of the predicted class). Else it is that of the
+    dataset's part, which the dataset's manifest lists.
     """
     started = time.monotonic()
     source = manifest.load(spec.source)
@@ -168,7 +170,8 @@ class Predictor:
         pixels, labels = images.to_arrays(table, model.image_shape)
         with self._turn, user_code.wrap_user_errors():
             probabilities = self.inference.probabilities(pixels)
-        columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": table["label"]})
+        columns = {"id": table["id"].to_numpy(), "sha256": [source.sha256] * len(table)}
+        columns |= {} if labels is None else {"label": table["label"]}
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
         answers |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
         missing = table["image"].is_null().to_numpy()  # an image that could not be read has no prediction
@@ -178,8 +181,8 @@ class Predictor:
             for name, values in answers.items()
         }
         if self.origins is not None:
-            paths, rows = row_origins.files_of(self.origins, str(source.split), columns["id"].tolist())
-            columns |= {"file": paths, "row": rows}
+            paths, rows, digests = row_origins.files_of(self.origins, str(source.split), columns["id"].tolist())
+            columns |= {"file": paths, "row": rows, "sha256": digests}
             numbers = answers["prediction"].to_pylist()
             columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]
         schema = _schema(model.classes, labelled=labels is not None, named=self.origins is not None)
@@ -190,6 +193,6 @@ class Predictor:
 
 def _schema(classes: Sequence[str], *, labelled: bool, named: bool) -> pa.Schema:
     fields = [("id", pa.int64())] + [("file", pa.string()), ("row", pa.int64())] * named
-    fields += [("label", pa.int64())] * labelled + [("prediction", pa.int64())]
+    fields += [("sha256", pa.string())] + [("label", pa.int64())] * labelled + [("prediction", pa.int64())]
     fields += [("class_name", pa.string())] * named + [("probability", pa.float32())]
     return pa.schema(fields + [(f"probability_{name}", pa.float32()) for name in classes])
