@@ -1,14 +1,10 @@
-"""Parents of results: their bytes have changed, or the root has moved."""
+"""Parents of results whose bytes have changed."""
 
 import shutil
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from storage.__main__ import main
-from storage.uri import URI
 from tests.faults.case import Case, Failed
-from tests.faults.history import checkpoint_of
 from tests.faults.kinds.register import kind
 from tests.faults.kinds.stored import truncate
 
@@ -27,27 +23,3 @@ def _trained_again(case: Case) -> dict[str, Any]:
     case.expect_refusal(case.start(), "restore it", "run again")
     shutil.rmtree(weights.parent)  # as the message says
     return case.finish()
-
-
-@kind("root moved in mid-training")
-def _root_moved(case: Case) -> dict[str, Any]:
-    """The flow is killed, the root renamed, the command given there; in the end it is renamed once more."""
-    case.begin(after="prepared")
-    run = case.start()
-    case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
-    case.kill_flow(run)
-    _move(case, f"{case.root}-moved")
-    case.expect_resumed_at_epoch_2(case.finish())
-    _move(case, str(case.harness.disk))
-    result = case.finish()
-    case.expect_decisions(1)  # the champion is known again
-    for words in (["lineage", result["uris"]["report"]], ["verify", "--deep", "--storage", case.root]):
-        if main(words):
-            raise Failed(f"data-to-model {words[0]} finds something missing")
-    return result
-
-
-def _move(case: Case, place: str) -> None:
-    shutil.rmtree(place, ignore_errors=True)
-    Path(case.root).rename(place)
-    case.root = URI(place)

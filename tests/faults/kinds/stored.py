@@ -45,9 +45,9 @@ def _change_statistic(path: Path, case: Case) -> None:
     path.write_bytes(content)
 
 
-def _kill_before_commit(case: Case, *, workers: int) -> None:
+def _kill_before_commit(case: Case) -> None:
     """Kill the flow after the last epoch, before the commit; Ray Train knows of all epochs then."""
-    case.begin(after="prepared", workers=workers)
+    case.begin(after="prepared", workers=1)
     run = case.start("write", "/checkpoints/", action="freeze")
     case.reaches(run, is_struck, "training ended")
     case.kill_flow(run)
@@ -55,7 +55,7 @@ def _kill_before_commit(case: Case, *, workers: int) -> None:
 
 @kind("torn snapshot of Ray Train")
 def _torn_snapshot(case: Case) -> dict[str, Any]:
-    _kill_before_commit(case, workers=1)
+    _kill_before_commit(case)
     for path in case.paths("runs/*/attempt-*/checkpoint_manager_snapshot.json"):
         case.damage(partial(truncate, path), what=path.name)
     return case.expect_resumed_at_epoch_2(case.finish())
@@ -64,7 +64,7 @@ def _torn_snapshot(case: Case) -> dict[str, Any]:
 @kind("checkpoint flipped")
 def _checkpoint_damaged(case: Case) -> dict[str, Any]:
     """The newest checkpoint is damaged; the one before it is used."""
-    _kill_before_commit(case, workers=0)
+    _kill_before_commit(case)
     (victim,) = case.paths("runs/*/attempt-*/epoch-0002/weights.safetensors")
     case.damage(lambda: _flip(victim, case), what=victim.name)
     result = case.expect_resumed_at_epoch_2(case.finish())
