@@ -16,14 +16,15 @@ def backfill(options: "BackfillOptions", flow_of: "FlowOf") -> int:
     import dataclasses
     from functools import partial
 
-    from flows.cli import start
+    from flows.cli import preflight, start
     from flows.cli.options import RunOptions
     from storage import exits
 
-    with exits.refused_if_invalid():
-        datasets = _datasets(options)
     shared = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     del shared["version"]
+    with exits.refused_if_invalid():
+        datasets = _datasets(options)
+        preflight.Preflight(RunOptions(**shared)).check_request()
     failed = []
     for number, uri in enumerate(datasets, start=1):
         exits.note(f"\nversion {number} of {len(datasets)}: {uri}")

@@ -212,9 +212,7 @@ def up(
     port: Annotated[int, typer.Option(parser=exits.whole_number, metavar="N", help="port of server and UI")] = 4200,
     reports_port: Annotated[
         int | None,
-        typer.Option(
-            parser=exits.whole_number, metavar="N", help="port of the reports, on loopback (default: the one above)"
-        ),
+        typer.Option(parser=exits.whole_number, metavar="N", help="port of the reports (default: the one above)"),
     ] = None,
 ) -> int:
     """Start a Prefect server, register the deployments of prefect.yaml and run a worker for them."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from storage import exits
 from tasks.planning.durations import parse_duration
 
 Text: TypeAlias = str | None
@@ -14,14 +15,6 @@ NONE: Any = ()
 """Default of an option that may be repeated."""
 OF_COMMAND = frozenset({"as_json", "dashboard", "check", "csv", "no_sample"})
 """Options of the commands that are no parameters of their flows."""
-
-
-def _parse_workers(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        advice = "of MIN:MAX use the number that the cluster has at any time"
-        raise typer.BadParameter(f"must be one whole number, got {text!r}; {advice}") from None
 
 
 def _parse_time(text: str) -> str:
@@ -67,7 +60,7 @@ class FlowOptions(StorageOptions):
         int | None,
         typer.Option(
             metavar="N",
-            parser=_parse_workers,
+            parser=exits.whole_number,
             help="number of processes that do the work; 0: only this process, without Ray, so that breakpoints work "
             "(default: one per GPU, in training at most one for each 64 rows of batch_size; without GPUs one, on a "
             "cluster one per node)",

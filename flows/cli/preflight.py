@@ -10,7 +10,7 @@ from flows.cli.options import RunOptions
 from storage import exits, manifest, terminal
 from storage.manifest import Damaged
 from storage.terminal import count
-from storage.uri import URI, Root
+from storage.uri import URI, Root, check_name
 from tasks.learning import recipes, user_code
 from tasks.learning.recipes import Recipe
 from tasks.planning.durations import parse_duration
@@ -53,6 +53,8 @@ class Preflight:
         self.recipe = recipes.override(self.base, options.settings)
         self.needs = scaling.needs_of(self.recipe)
         make_plan.check_workers(options.workers)
+        if options.register_as:
+            check_name(options.register_as, field="--register-as")
         named = [mirror for mirror in options.mirror if mirror != "sample"]
         self.mirrors = list(map(downloading.mirror_address, named))
         self.is_sample = len(named) < len(options.mirror)

@@ -1,8 +1,6 @@
 """`make up`: run a Prefect server, the deployments of prefect.yaml and a worker for them on one machine."""
 
 import contextlib
-import errno
-import ipaddress
 import os
 import signal
 import socket
@@ -17,6 +15,8 @@ from tasks.runners.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
 """Worker name; identifies the runs that end with this `make up`."""
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Hosts that only this machine can reach."""
 _LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
 """Keeps the leases of running flow runs in PREFECT_HOME; with Prefect's default a restarted server crashes the runs."""
 
@@ -44,7 +44,7 @@ def main(host: str, port: int, reports_port: int) -> int:
         _tell([deploy.apply(entries)])
         with contextlib.ExitStack() as stack:
             reports = _NOT_SERVED
-            if _is_loopback(host):
+            if host in _LOOPBACK:
                 reports = f"{stack.enter_context(report_server.serving(root, reports_port))} ({root})"
             worker = stack.enter_context(_worker())
             print(_READY.format(ui=f"http://{host}:{port}", url=url, reports=reports), flush=True)
@@ -134,32 +134,20 @@ def _watch(server: Child, worker: Child) -> None:
     raise RuntimeError(f"the {name} stopped unexpectedly; its output:\n{ended.output()[-3000:]}")
 
 
-def _is_loopback(host: str) -> bool:
-    """Return whether `host`, a name or an address, resolves to loopback addresses only."""
-    try:
-        addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
-    except (OSError, UnicodeError):
-        return False
-    return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses)
-
-
 def _check(host: str, port: int, reports_port: int) -> None:
     """Raise `ValueError` if this process cannot or must not listen there."""
-    if not host:
-        raise ValueError("--host must be an address or a name, got an empty value")
-    if not _is_loopback(host) and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+    if host not in _LOOPBACK and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         raise ValueError(
             f"--host {host!r} is reachable from other machines: set PREFECT_SERVER_API_AUTH_STRING=user:password first"
         )
-    for option, at, number in (("--port", host, port), ("--reports-port", "127.0.0.1", reports_port)):
+    for option, address, number in (("--port", host, port), ("--reports-port", "127.0.0.1", reports_port)):
         if not 0 < number < 65536:
             raise ValueError(f"{option} must be 1 to 65535, got {number}")
-        with socket.socket() as probe:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((at, number))
+                probe.bind((address, number))
             except OSError as error:
-                what = f"cannot listen at {at!r}, {option} {number}: {error.strerror}; choose another address"
-                if error.errno == errno.EADDRINUSE:
-                    what = f"{option} {number} is in use: choose another port, or stop the program that uses it"
-                raise ValueError(what) from None
+                raise ValueError(
+                    f"{option} {number} cannot be used on {address!r}: {error.strerror}; choose another"
+                ) from None
