@@ -98,14 +98,15 @@ def _of_parquet(data: UserImages) -> Summary:
         rows.update({(labels.split, name): number for name, number in labels.counts.items()})
     counts = {file.split: {name: rows[file.split, name] for name in classes} for file in files}
     remarks = "".join(f"; {remark}" for remark in class_names.remarks(files, classes))
-    return Summary(of_counts(counts) + remarks, class_names.sources(files))
+    return Summary(of_counts(counts) + remarks, parquet_reader.LABELS)
 
 
 def _of_first_file(data: UserImages) -> Summary:
     """Look at the columns of one file: reading the labels of all from S3 would take as long as ingest."""
-    first = next(file for file in data.files if file.split == "train")
-    with _opened(data, first) as source:
-        labels = f"{source.label}, as in {first.path}"
+    from tasks.jobs.ingest import parquet_reader
+
+    with _opened(data, next(file for file in data.files if file.split == "train")):
+        labels = parquet_reader.LABELS
     return Summary(f"counted by the run, which reads the labels of {count(len(data.files), 'file')}", labels)
 
 
@@ -117,6 +118,6 @@ def _opened(data: UserImages, file: UserFile) -> Iterator["Opened"]:
     uri = data.uri.child(file.path)
     try:
         with s3.for_pyarrow().open_input_file(uri.removeprefix("s3://")) if uri.is_s3 else open(uri, "rb") as content:
-            yield parquet_reader.opened(content, path=file.path)
+            yield parquet_reader.opened(content)
     except ValueError as error:
         raise ValueError(f"--data: {uri}: {error}") from None

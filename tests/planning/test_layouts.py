@@ -137,13 +137,10 @@ def parquet(images: Sequence[bytes], **columns: Any) -> bytes:
     return sink.getvalue()
 
 
-PARQUET: dict[str, tuple[str, dict[str, Any], str]] = {
-    "folders of labels": ("{split}/label={name}/part-0.parquet", {"camera": ["front", "rear"]}, "folder label="),
-    "folders of splits": ("split={split}/label={name}/part-0.parquet", {}, "folder label="),
-    "words": ("mnist_{split}-{name}.parquet", {"label": "{name}", "camera": ["front", "rear"]}, "column label"),
-    "Hugging Face": ("data/{split}-00000-of-00001-{name}.parquet", {"label": "{name}"}, "column label"),
-    "Ray": ("{split}.parquet/0_{name}_000000.parquet", {"target": "{name}"}, "column target"),
-    "partitions above": ("day=1/{split}/{name}.parquet", {"labels": "{name}"}, "column labels"),
+PARQUET: dict[str, tuple[str, dict[str, Any]]] = {
+    "words": ("mnist_{split}-{name}.parquet", {"label": "{name}", "camera": ["front", "rear"]}),
+    "Hugging Face": ("data/{split}-00000-of-00001-{name}.parquet", {"label": "{name}"}),
+    "Ray": ("{split}.parquet/0_{name}_000000.parquet", {"label": "{name}"}),
 }
 
 
@@ -158,9 +155,9 @@ def write_parquet(folder: URI, path: str, columns: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("layout", PARQUET)
-def test_parquet_has_the_labels_of_its_folders_or_of_its_column(local: Root, layout: str) -> None:
-    path, columns, source = PARQUET[layout]
-    write_parquet(local.child("photos"), path, columns)
+def test_parquet_has_the_labels_of_its_column(local: Root, layout: str) -> None:
+    source = "column label"
+    write_parquet(local.child("photos"), *PARQUET[layout])
     plan = planned(local, local.child("photos"))
     raw = ingested(plan)
     for split in ("train", "test"):
@@ -173,10 +170,10 @@ def test_parquet_has_the_labels_of_its_folders_or_of_its_column(local: Root, lay
 
 def test_check_on_s3_names_the_column_of_labels_and_leaves_the_counting_to_the_run(s3: Server) -> None:
     root = Root(f"s3://{s3.bucket}/tables")
-    write_parquet(root.child("photos"), *PARQUET["words"][:2])
+    write_parquet(root.child("photos"), *PARQUET["words"])
     data = planned(root, root.child("photos")).user_images
     assert data and data_summary.of_user_images(data) == data_summary.Summary(
-        "counted by the run, which reads the labels of 6 files", "column label, as in mnist_train-cat.parquet"
+        "counted by the run, which reads the labels of 6 files", "column label"
     )
 
 
@@ -318,24 +315,6 @@ def test_files_of_a_system_are_no_data_at_any_level(local: Root) -> None:
         "system files": 16,
         "hidden: the name begins with a dot": 3,
     }
-
-
-@pytest.mark.parametrize(
-    ("path", "columns", "says"),
-    [
-        ("{split}/label={name}/0.parquet", {"label": "{name}"}, "in column label and in folder label=; keep"),
-        ("{split}/{name}.parquet", {"label": "{name}", "class": "{name}"}, "in column label and in column class; keep"),
-        ("{split}/breed={name}/0.parquet", {"camera": "a"}, r"camera \(string\) and the folders breed=: rename"),
-        ("{split}/{name}.parquet", {"camera": "a"}, r"columns are image \(binary\), camera \(string\): rename"),
-    ],
-)
-def test_parquet_with_labels_in_two_places_or_in_none_is_refused(
-    local: Root, path: str, columns: dict[str, Any], says: str
-) -> None:
-    write_parquet(local, path, columns)
-    data = user_images.find(local)
-    with pytest.raises(ValueError, match=f"^--data: .*parquet: .*{says}"):
-        data_summary.of_user_images(data)
 
 
 def test_of_many_classes_the_smallest_the_largest_and_the_first_are_named() -> None:

@@ -154,7 +154,7 @@ def test_rows_of_parquet_files_on_s3_are_named_by_file_and_row(
         contents = [encoded(1000 * (split == "test") + number, label) for number, label in enumerate(of_split)]
         given = [1 - label if split == "test" and number == 5 else label for number, label in enumerate(of_split)]
         sink = io.BytesIO()
-        pq.write_table(pa.table({"image": contents, "label": given}), sink)
+        pq.write_table(pa.table({"image": contents, "label": list(map(str, given))}), sink)
         files.put(root.child(f"photos/{split}.parquet"), sink.getvalue())
     words = ("--fast", "--split", "test", "--copy-to", str(tmp_path / "copies"))
     document = command(root.child("photos"), root.child("root"), *words)

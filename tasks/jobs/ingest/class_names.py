@@ -24,14 +24,10 @@ class FileLabels:
     rows: int
     unlabelled: int
     """Rows without a label."""
-    labels: list[int] | list[str]
-    """Distinct labels, sorted."""
     names: list[str] | None
-    """Names that the file declares for its numbers."""
-    source: str = ""
-    """Where the labels are, in words."""
-    counts: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Rows of each class."""
+    """Names that the file declares for its numbers; None if its labels are text."""
+    counts: dict[str, int]
+    """Rows of each class that occurs."""
 
 
 def is_missing(label: int | str | None) -> bool:
@@ -54,7 +50,7 @@ def name_of(label: int | str, declared: Sequence[str] | None) -> str | None:
     """Return the class that a file means by `label`; None for a number beyond the names that it declares."""
     if isinstance(label, str):
         return normal(label)
-    if declared is None:
+    if declared is None:  # of images to predict
         return str(label)
     return declared[label] if 0 <= label < len(declared) else None
 
@@ -80,19 +76,21 @@ def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
     for split in ("train", "test"):
         its = [file for file in files if file.split == split]
         rows = sum(file.rows for file in its)
-        if rows and not any(file.labels for file in its):
+        if rows and not any(file.counts for file in its):
             raise ValueError(
                 f"no row of split {split} has a label: all {rows:,} are -1 or empty, as in {its[0].path}; add labels, "
                 f"or use a split with labels as {split}"
             )
-    labelled = [file for file in files if file.labels]
-    _check_same_kind(labelled)
-    train = [file for file in labelled if file.split == "train"]
+    train = [file for file in files if file.split == "train" and file.counts]
     names = dict.fromkeys(name for file in train for name in file.names or ())
-    others = {label for file in train if not file.names for label in file.labels}
-    names |= dict.fromkeys(map(normal, in_order({str(label) for label in others})))
-    for file in labelled:
-        _check_learned(file, list(names), train)
+    names |= dict.fromkeys(in_order({name for file in train if not file.names for name in file.counts}))
+    for file in files:
+        if unknown := [name for name in file.counts if name not in names]:
+            raise ValueError(
+                f"{file.path} has rows of class {', '.join(unknown[:_SHOWN])}, which is not in train: its classes are "
+                f"{_shown(file.names or [*file.counts])}, those of {train[0].path} and all of train "
+                f"{_shown([*names])}; use the same name for the same class, or remove those rows"
+            )
     if len(names) < 2:
         raise ValueError(f"train must have at least two different labels, got {list(names)}; -1 means no label")
     return tuple(names)
@@ -108,11 +106,6 @@ def remarks(files: Sequence[FileLabels], classes: Sequence[str]) -> Iterator[str
         numbering = "numbers its" if len(others) == 1 else "number their"
         yield f"{count(len(others), 'file')} {numbering} classes differently, such as {others[0].path}; matched by name"
     yield from lookalikes(classes)
-
-
-def sources(files: Iterable[FileLabels]) -> str:
-    """Say where the labels of all files are, such as `column label`."""
-    return " and ".join(sorted({file.source for file in files}))
 
 
 def check_can_be_classes(names: Collection[str]) -> None:
@@ -132,27 +125,6 @@ def lookalikes(classes: Iterable[str]) -> Iterator[str]:
     for names in alike.values():
         if len(names) > 1:
             yield f"classes {', '.join(map(repr, names))} differ only in case or blanks; are they one class?"
-
-
-def _check_same_kind(labelled: Sequence[FileLabels]) -> None:
-    """Reject a mix of files that number classes without naming them and files with names."""
-    bare = [file for file in labelled if not file.names and isinstance(file.labels[0], int)]
-    if named := [file for file in labelled if file not in bare] if bare else []:
-        what = f"the names {_shown(named[0].names)}" if named[0].names else f"text, {_shown(named[0].labels)}"
-        raise ValueError(
-            f"{bare[0].path} has numeric labels {_shown(bare[0].labels)} without class names, but {named[0].path} "
-            f"has {what}; use the same names in all files (metadata `classes`), or text labels in all files"
-        )
-
-
-def _check_learned(file: FileLabels, names: Sequence[str], train: Sequence[FileLabels]) -> None:
-    used = [name for name in dict.fromkeys(name_of(label, file.names) for label in file.labels) if name is not None]
-    if unknown := [name for name in used if name not in names]:
-        raise ValueError(
-            f"{file.path} has rows of class {', '.join(unknown[:_SHOWN])}, which is not in train: its classes are "
-            f"{_shown(file.names or used)}, those of {train[0].path} and all of train {_shown(names)}; use the same "
-            "name for the same class, or remove those rows"
-        )
 
 
 def _shown(names: Sequence[Any]) -> str:

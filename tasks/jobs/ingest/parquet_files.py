@@ -48,7 +48,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     classes = class_names.of_files(labels)
     for remark in class_names.remarks(labels, classes):
         events.write_line(f"WARNING: {remark}")
-    return Work(shape=shape, classes=classes, pieces=planned, labels=class_names.sources(labels))
+    return Work(shape=shape, classes=classes, pieces=planned, labels=parquet_reader.LABELS)
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
@@ -102,6 +102,6 @@ def _opened(spec: IngestSpec, file: UserFile) -> Iterator[tuple[Opened, str]]:
         with path.open("wb") as sink:
             digest = user_files.copy(spec, file, sink)
         try:
-            yield parquet_reader.opened(path, path=file.path, must_be_labelled=not spec.is_new), digest
+            yield parquet_reader.opened(path, must_be_labelled=not spec.is_new), digest
         except ValueError as error:
             raise ValueError(f"{spec.source.child(file.path)}: {error}") from None

@@ -25,7 +25,8 @@ OTHERWISE = {"classes": '["dog", "cat"]'}
 def found(path: str, labels: list[Any], names: list[str] | None = None, *, unlabelled: int = 0) -> FileLabels:
     """What a survey finds of one file of two rows for each label."""
     split, rows = path.partition("-")[0], 2 * len(labels) + unlabelled
-    return FileLabels(path=path, split=split, rows=rows, labels=labels, names=names, unlabelled=unlabelled)
+    counts = dict.fromkeys(labels, 2)
+    return FileLabels(path=path, split=split, rows=rows, counts=counts, names=names, unlabelled=unlabelled)
 
 
 def content(labels: Sequence[Any], metadata: dict[str, str] | None, first: int) -> bytes:
@@ -103,22 +104,21 @@ def test_a_number_beyond_the_names_of_its_file_is_of_no_class_whatever_others_ca
     ("surveyed", "says"),
     [
         (
-            [found("train-0.parquet", [0, 1], [CAT, DOG]), found("test-0.parquet", [0, 1], ["cats", DOG])],
+            [found("train-0.parquet", [CAT, DOG], [CAT, DOG]), found("test-0.parquet", ["cats"], ["cats", DOG])],
             r"^test-0\.parquet has rows of class cats, .* its classes are \[cats, dog\], those of .* \[cat, dog\];",
         ),
         (
-            [found("train-0.parquet", [0, 1], [CAT, DOG]), found("test-0.parquet", [0, 1])],
-            r"^test-0\.parquet has numeric labels \[0, 1\] .* but train-0\.parquet has the names \[cat, dog\];",
-        ),
-        (
-            [found("train-0.parquet", [0, 1]), found("test-0.parquet", [0, 7])],
+            [found("train-0.parquet", ["0", "1"]), found("test-0.parquet", ["0", "7"])],
             r"^test-0\.parquet has rows of class 7, .* \[0, 7\], .* \[0, 1\]",
         ),
         (
-            [found("train-0.parquet", [0, 1]), found("test-0.parquet", [], unlabelled=9)],
+            [found("train-0.parquet", ["0", "1"]), found("test-0.parquet", [], unlabelled=9)],
             "^no row of split test has a label: all 9 are -1 or empty, as in test-0.parquet; add labels",
         ),
-        ([found("train-0.parquet", [1], unlabelled=2), found("test-0.parquet", [1])], "two different .* -1 means no"),
+        (
+            [found("train-0.parquet", ["1"], unlabelled=2), found("test-0.parquet", ["1"])],
+            "two different .* -1 means no",
+        ),
     ],
 )
 def test_files_that_contradict_each_other_are_refused_with_both_lists(surveyed: Any, says: str) -> None:
@@ -127,9 +127,11 @@ def test_files_that_contradict_each_other_are_refused_with_both_lists(surveyed: 
     assert "\n" not in str(caught.value)
 
 
-def test_accents_that_are_written_in_two_ways_are_one_name() -> None:
-    surveyed = [found("train-0.parquet", ["e\u0301", "z"]), found("test-0.parquet", ["z", "\u00e9"])]
-    assert class_names.of_files(surveyed) == ("\u00e9", "z")
+def test_accents_that_are_written_in_two_ways_are_one_name(here: Root) -> None:
+    raw = ingested(
+        here, {"train.parquet": (["e\u0301", "z", "\u00e9"], None), "test.parquet": (["z", "e\u0301"], None)}
+    )
+    assert (named(raw, "train"), named(raw, "test")) == (["\u00e9", "z", "\u00e9"], ["z", "\u00e9"])
 
 
 @pytest.mark.parametrize(
