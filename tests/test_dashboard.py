@@ -13,7 +13,7 @@ from tests.runs import Run, await_that
 
 pytestmark = pytest.mark.slow
 
-_RUN = ["--recipe", "mnist-sample-resnet18", "--mirror", "sample", "--set", "epochs=1", "--dashboard", "--json"]
+_RUN = ["--recipe", "mnist-sample-resnet18", "--set", "epochs=1", "--dashboard", "--json"]
 _ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+)\. The token is in (\S+)")
 
 

@@ -192,18 +192,7 @@ def test_file_in_the_cache_of_torch_hub_is_used_if_its_hash_is_right(
 
 @pytest.mark.usefixtures("published")
 class TestWithoutTheWeights:
-    def test_command_line_says_so_and_starts_from_random_weights(
-        self, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        planned = checked(pictures, tmp_path, "--set", f"model={PUBLISHED['model']}").plan
-        note = f"the pretrained weights of {PUBLISHED['model']} cannot be had, as no mirror can be reached; training fr"
-        assert capsys.readouterr().err.startswith(note)
-        assert planned.recipe.name == "images-resnet18" and planned.recipe.training.start == recipes.Random()
-        assert planned.recipe.data.image_size == SMALL["image_size"] and planned.weights is None
-
-    def test_request_that_allows_no_fallback_is_refused_unless_it_may_wait(
-        self, pictures: Path, tmp_path: Path
-    ) -> None:
+    def test_request_is_refused_unless_it_may_wait(self, pictures: Path, tmp_path: Path) -> None:
         words = ["--set", f"model={PUBLISHED['model']}", "--set", "start=pretrained"]
         with pytest.raises(ValueError, match="mirror of weights-timm-published-lite0 can be reached"):
             checked(pictures, tmp_path, *words)

@@ -178,7 +178,7 @@ def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished
     pipeline = CHECKOUT / "flows" / "pipeline.py"
     program = f"import runpy, sys\nsys.modules['ray'] = None\nrunpy.run_path({str(pipeline)!r}, run_name='__main__')\n"
     without.write_text(program)
-    arguments = [*quick(), "--workers", "0", "--mirror", "sample", "--storage", str(tmp_path / "root")]
+    arguments = [*quick(), "--workers", "0", "--storage", str(tmp_path / "root")]
     run = Run(*arguments, folder=tmp_path, script=without.name, checkout=without.parent.parent)
     result = run.result()
     assert not any(stage["reused"] for stage in result["stages"])

@@ -91,7 +91,7 @@ def _follow(page: str, terminal: Terminal) -> None:
     for command, shown in _commands(page):
         if command.startswith(". .venv"):
             continue  # it is active
-        command = re.sub(r'^make run ARGS="(.*)"', r"python flows/pipeline.py \1", command)
+        command = re.sub("^make run$", "python flows/pipeline.py", command)
         printed = terminal.start() if command.startswith("make up") else terminal.type(command)
         _compare(shown, printed, command)
 

@@ -15,6 +15,7 @@ from storage import terminal
 from storage.admin import format
 from tasks.jobs.events import EPOCHS
 from tasks.learning import slices
+from tasks.learning.sources import mnist_sample
 from tasks.report_page import accuracy_interval
 
 _OURS = tuple(f"{Path(__file__).resolve().parents[2] / room}{os.sep}" for room in ("flows", "tasks", "storage"))
@@ -158,6 +159,8 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
     yield f"decision       {'promoted' if summary['promoted'] else 'not promoted'}: {summary['reason']}"
     yield f"champion       {summary['champion'] or 'none'}"
     yield f"report         {summary['uris']['report']}/index.html"
+    if summary["source"]["data"] == mnist_sample.SOURCE.name:
+        yield "next           all of MNIST: python flows/pipeline.py --recipe mnist-resnet18"
 
 
 def _audit(summary: dict[str, Any]) -> Iterator[str]:

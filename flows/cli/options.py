@@ -13,7 +13,7 @@ from tasks.planning.durations import parse_duration
 Text: TypeAlias = str | None
 NONE: Any = ()
 """Default of an option that may be repeated."""
-OF_COMMAND = frozenset({"as_json", "dashboard", "check", "csv", "no_sample"})
+OF_COMMAND = frozenset({"as_json", "dashboard", "check", "csv"})
 """Options of the commands that are no parameters of their flows."""
 
 
@@ -94,7 +94,7 @@ class RecipeOptions(FlowOptions):
         typer.Option(
             metavar="NAME",
             help="the model to train and its source: a name, path.py:function or folder:function (default: "
-            "mnist-resnet18, or images-finetune with your own images)",
+            "mnist-sample-resnet18, or images-finetune with your own images)",
         ),
     ] = None
     settings: Annotated[
@@ -139,23 +139,16 @@ class MirrorOptions:
         list[str],
         typer.Option(
             metavar="URL_OR_DIR",
-            help="mirror or folder to try before the published ones, for data and pretrained weights; repeatable; "
-            "'sample': use the bundled sample (default: the published mirrors, or the sample if none can be reached)",
+            help="mirror or folder to try before the published ones, for data and pretrained weights; repeatable "
+            "(default: the published mirrors)",
         ),
     ] = NONE
-    no_sample: Annotated[
-        bool,
-        typer.Option(
-            "--no-sample", help="fail instead of using the sample, or random weights, if no mirror can be reached"
-        ),
-    ] = False
     download_timeout: Annotated[
         str,
         typer.Option(
             metavar="TIME",
             parser=_parse_time,
-            help="how long to retry if no mirror can be reached; 0s: use the sample, or random weights, at once, or "
-            "fail if the recipe has neither or --mirror is given",
+            help="how long to retry if no mirror can be reached; 0s: refuse the run",
         ),
     ] = "0s"
 

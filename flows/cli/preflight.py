@@ -1,7 +1,5 @@
 """Checks before a run starts: a run stops at the first failure; `--check` runs all of them and reports each."""
 
-import contextlib
-import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -26,14 +24,10 @@ if TYPE_CHECKING:
 class Preflight:
     """A request and what its checks have found out; each check returns, in words, what it found."""
 
-    base: Recipe
-    """The recipe before `--set` changed it."""
     recipe: Recipe
     needs: Needs
     mirrors: list[str]
     """Addresses of the mirrors to try before the source's own."""
-    is_sample: bool
-    """True with `--mirror sample`."""
     root: Root
     plan: "Plan"
     summary: "Summary"
@@ -49,21 +43,17 @@ class Preflight:
         from tasks.planning import data_option, make_plan
 
         options = self.options
-        self.base = recipes.load(data_option.default_recipe(options.data) if options.recipe is None else options.recipe)
-        self.recipe = recipes.override(self.base, options.settings)
+        name = data_option.default_recipe(options.data) if options.recipe is None else options.recipe
+        self.recipe = recipes.override(recipes.load(name), options.settings)
         self.needs = scaling.needs_of(self.recipe)
         make_plan.check_workers(options.workers)
         if options.register_as:
             check_name(options.register_as, field="--register-as")
-        named = [mirror for mirror in options.mirror if mirror != "sample"]
-        self.mirrors = list(map(downloading.mirror_address, named))
-        self.is_sample = len(named) < len(options.mirror)
-        if self.is_sample and (options.no_sample or named):
-            raise ValueError("--mirror sample cannot be combined with another --mirror or with --no-sample")
+        self.mirrors = list(map(downloading.mirror_address, options.mirror))
         if options.data == "":
             hint = "omit it to download the recipe's data set"
             raise ValueError(f"--data must be a folder or the URI of a raw dataset, got an empty value; {hint}")
-        if options.data and options.mirror and (self.is_sample or self.recipe.training.start.kind != "pretrained"):
+        if options.data and options.mirror and self.recipe.training.start.kind != "pretrained":
             raise ValueError("--data cannot be combined with --mirror, because nothing is downloaded")
         changed = [f"{name}={value}" for name, value in recipes.changes(self.recipe).items()]
         return f"recipe {self.recipe.name}" + (f" with {', '.join(changed)}" if changed else "")
@@ -76,83 +66,51 @@ class Preflight:
         return self.root
 
     def check_data(self) -> str:
-        """Plan the request; fall back to the bundled sample if no mirror can be reached and the request allows it."""
+        """Plan the request; refuse it if no mirror of what it downloads can be reached."""
         self.origin = self._plan_data()
         return self.origin
 
     def _plan_data(self) -> str:
         from tasks.learning import downloading
 
-        options, fallback = self.options, self.base.fallback
-        if self.is_sample and fallback:
-            self._make_plan(self._sample(), register_as=options.register_as)
-            return "the bundled sample"
-        self._make_plan(self.recipe, register_as=options.register_as)
+        options = self.options
+        self._make_plan()
         self._require_weights()
         if images := self.plan.user_images:
             notes = [*map(str, images.left_out), *images.notes]
             return "; ".join([f"{len(images.files):,} files in {images.uri}", *notes])
-        source = self.plan.source
-        if self.is_sample and source and source.notice is None:
-            raise ValueError(f"--mirror: recipe {self.base.name!r} has no sample; omit --mirror sample")
         if results := [uri for uri in (self.plan.raw, self.plan.files) if uri and manifest.is_committed(uri)]:
             return f"{results[0]} exists"
+        source = self.plan.source
         assert source, "a raw dataset of user images exists"
-        if self.is_sample or downloading.reachable(source, self.mirrors):
-            return f"a mirror of {source.name} responds"
+        if downloading.reachable(source, self.mirrors):
+            return source.notice or f"a mirror of {source.name} responds"
         if self.plan.timeouts.download_s > 0:
             return f"no mirror of {source.name} responds; the run will retry for {options.download_timeout}"
-        if fallback is None or self.mirrors or options.no_sample:
-            raise ValueError(downloading.unreachable_message(source, self.mirrors))
-        # The user did not ask for the sample in the named registered model, so it gets its own.
-        self._make_plan(self._sample(), register_as=None)
-        named = f", as registered model {self.plan.registered_model}" if options.register_as else ""
-        exits.note(
-            f"no mirror of the data set can be reached; using the bundled sample instead{named}; use --mirror FOLDER "
-            "to read files that you have, or --no-sample to fail instead"
-        )
-        return "the bundled sample"
+        raise ValueError(downloading.unreachable_message(source, self.mirrors))
 
     def _require_weights(self) -> None:
-        """Plan the recipe's fallback, which starts from random weights, if published ones cannot be had."""
+        """Raise `ValueError` if no mirror of published weights can be reached."""
         from tasks.learning import downloading
 
-        weights, options = self.plan.download.weights, self.options
+        weights = self.plan.download.weights
         if weights is None or not self.lacks_weights or downloading.reachable(weights, self.mirrors):
             return
-        if self.plan.timeouts.download_s > 0:
-            return
-        fallback = None
-        if self.base.fallback:
-            with contextlib.suppress(ValueError):  # settings that need pretrained weights
-                fallback = recipes.override(recipes.load(self.base.fallback), options.settings)
-        if self.mirrors or options.no_sample or fallback is None or fallback.training.start.kind != "random":
+        if self.plan.timeouts.download_s == 0:
             problem = downloading.unreachable_message(weights, self.mirrors)
             raise ValueError(f"start=pretrained: {problem}, or a file with --set start=FILE")
-        exits.note(
-            f"the pretrained weights of {self.recipe.model} cannot be had, as no mirror can be reached; training from "
-            f"random weights by recipe {fallback.name} instead; use --mirror FOLDER or --set start=FILE if you have "
-            "them (docs/fine-tuning.md: some are in a Python package), or --no-sample to fail instead"
-        )
-        # Images of the same size, so that a model that starts from pretrained weights can compete with it later.
-        self.recipe = dataclasses.replace(fallback, data=self.plan.recipe.data)
-        self._make_plan(self.recipe, register_as=options.register_as)
 
-    def _sample(self) -> Recipe:
-        assert self.base.fallback is not None
-        return recipes.override(recipes.load(self.base.fallback), self.options.settings)
-
-    def _make_plan(self, recipe: Recipe, *, register_as: str | None) -> None:
+    def _make_plan(self) -> None:
         from tasks.planning.make_plan import make_plan
 
         options = self.options
         self.plan = make_plan(
             storage=self.root,
-            recipe=recipe,
+            recipe=self.recipe,
             workers=options.workers,
             data=options.data,
             mirror=self.mirrors,
-            registered_model=register_as,
+            registered_model=options.register_as,
             judge_only=options.judge_only,
             refresh=options.refresh,
             stage_timeout_s=parse_duration(options.stage_timeout, option="--stage-timeout"),

@@ -201,8 +201,6 @@ class Recipe:
     training: Training
     gate: Gate = Gate()
     resources: Resources = Resources()
-    fallback: str | None = None
-    """Recipe that the command line uses instead if no mirror of the source can be reached, if any."""
     origin: str | None = None
     """Origin of a recipe outside the project, `path.py:function` or `folder:function`; set by `load`."""
 

@@ -18,7 +18,7 @@ from tasks.learning.recipe import Recipe, from_dict
 
 _SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
 """Fields by names that are usual elsewhere."""
-_NOT_SETTINGS = ("name", "fallback", "origin", "kind", "factory")
+_NOT_SETTINGS = ("name", "origin", "kind", "factory")
 _ALSO_CHOOSES = {"store": ("training", "augment")}
 """Fields with variants that another field chooses."""
 _START: JsonDict = {"description": "random, pretrained, champion, champion:NAME, or a file .safetensors or .pth"}

@@ -19,27 +19,33 @@ _IMAGE_SIZE = 64
 """Pixels per side of the user's images, unless the recipe or the pretrained weights say otherwise."""
 
 
-def default_recipe(data: str | None, *, flow: str = "mnist") -> str:
-    """Return the default recipe: `images-finetune` for the user's own images, else `mnist-resnet18`.
+def default_recipe(data: str | None, *, flow: str = "") -> str:
+    """Return the default recipe: `images-finetune` for the user's own images, else that of the data or of the flow.
 
     Args:
         data: The option `--data`, or the parameter of a deployment.
-        flow: Name of the flow; one that is named after a data set, other than `mnist`, has the recipe of that data set.
+        flow: Name of the deployment's flow; empty on the command line, whose default is the bundled sample.
     """
     if flow == "images":
         return "images-finetune"
-    if flow != "mnist" and f"{flow}-resnet18" in recipes.known():
-        return f"{flow}-resnet18"
-    if not data:
-        return "mnist-resnet18"
+    usual = _recipe_of(flow) or "mnist-sample-resnet18"
+    if not data or flow not in ("", "mnist"):
+        return usual
     uri = DatasetURI(parse_root(data, option="--data"))
     try:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
-        return "mnist-resnet18"
-    if manifest.is_committed(uri) and "image_size" not in check_committed("--data", uri, kinds=("raw",)).parameters:
-        return "mnist-resnet18"
+        return usual
+    if manifest.is_committed(uri):
+        parameters = check_committed("--data", uri, kinds=("raw",)).parameters
+        if "image_size" not in parameters:
+            return _recipe_of(str(parameters.get("data"))) or usual
     return "images-finetune"
+
+
+def _recipe_of(source: str) -> str | None:
+    name = f"{source}-resnet18"
+    return name if name in recipes.known() else None
 
 
 def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:

@@ -53,12 +53,12 @@ REQUESTS = [
     Bad("run --set epochs=2 --set epochs=3", "--set ... epochs ... twice ... '2' and '3'"),
     Bad("run --set epochs=0", "--set ... epochs ... >= 1 ... 0"),
     Bad("run --set max_shift=28", "max_shift ... < 28 ... mnist ... 28"),
-    Bad("run --set start=champion", "start=champion ... no champion of 'mnist'"),
+    Bad("run --set start=champion", "start=champion ... no champion of 'mnist-sample'"),
     Bad(
         "run --recipe images-resnet18 --data {parquet} --set image_size=4 --set max_shift=4",
         "image_size ... max_shift ... 4 and 4",
     ),
-    Bad("run --mirror sample --set compile=on --set device=cpu", "compile=true ... install g++", {"CXX": "no-c++"}),
+    Bad("run --set compile=on --set device=cpu", "compile=true ... install g++", {"CXX": "no-c++"}),
     Bad("run", "PIPELINE_USER_CODE: ... /none.py", {"PIPELINE_USER_CODE": "/none.py"}),
     Bad("run --workers many", "--workers ... 'many'"),
     Bad("run --workers 500", "--workers ... at most ... 500"),
@@ -69,7 +69,6 @@ REQUESTS = [
         Bad(f"run --mirror {address}", f"--mirror ... http(s)://host/path/ ... '{address}'")
         for address in ("http://", "http:///files/", "http://host:0/", "https://host:99999/")
     ),
-    Bad("run --mirror sample --mirror {root}", "--mirror sample ... another --mirror"),
     Bad("run --mirror {root} --data {raw}", "--data ... --mirror"),
     Bad("run --recipe images-resnet18", "--data is required"),
     Bad('run --data ""', "--data ... got an empty value"),
@@ -77,7 +76,9 @@ REQUESTS = [
     Bad("run --data {nothing}", "--data ... nothing exists at {nothing} ... train/<class>/"),
     Bad("run --data {file}", "--data ... {file}"),
     Bad("run --data {prepared}", "--data ... of kind raw ... {prepared} of kind prepared"),
-    Bad("run --data {sample}", "--data ... 'mnist' ... {sample} of 'mnist-sample' ... --recipe"),
+    Bad(
+        "run --recipe mnist-resnet18 --data {sample}", "--data ... 'mnist' ... {sample} of 'mnist-sample' ... --recipe"
+    ),
     Bad("run --data {files}", "store ... files ... {files}, got 'pixels'; use --set store="),
     Bad(
         "run --recipe images-resnet18 --data {parquet} --set store=files",
@@ -215,7 +216,7 @@ def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_beg
         ({"epochs": None}, {}, "epochs must be a whole number, got None"),
         ({"learning_rate": [0.1]}, {}, "learning_rate must be a finite number, got [0.1]"),
         ({"precision": 16}, {}, "precision must be one of auto, fp32, bf16, got 16"),
-        ({"fallback": None}, {}, "there is no recipe field 'fallback'"),
+        ({"origin": None}, {}, "there is no recipe field 'origin'"),
         ({}, {"workers": "2"}, "--workers must be one whole number, got '2'"),
         ({}, {"storage": "/tmp/a\0b"}, "--storage: a URI must not contain a NUL character"),
     ],

@@ -50,7 +50,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     """Carries out `--check` and gives verdict and words for each thing; a run would say the first refusal."""
 
     def check(*arguments: str, refused: tuple[str, ...] = ()) -> dict[str, tuple[str, str]]:
-        code = run("--check", *([] if refused else ["--mirror", "sample"]), *arguments)
+        code = run("--check", *arguments)
         lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
         assert [what for _, what, _ in lines] == ALL
         found = {what: (verdict, about) for verdict, what, about in lines}
@@ -68,16 +68,16 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
 def test_successful_checks_say_what_the_run_will_do_and_leave_no_folder(check: Check, tmp_path: Path) -> None:
     found = check("--set", "seed=3", "--set", "epochs=7")
     assert found["Prefect"] == ("ok", "a temporary server for this run")
-    assert found["data"] == ("ok", "the bundled sample")
+    assert found["data"] == ("ok", "the bundled sample of 7,000 MNIST digits, not the full data set")
     assert "GB free in" in found["disk"][1]
-    assert found["request"][1] == "recipe mnist-resnet18 with epochs=7, seed=3"
+    assert found["request"][1] == "recipe mnist-sample-resnet18 with epochs=7, seed=3"
     stages = "to do: download, ingest, preprocess, train, predict, evaluate"
     assert found["run"][1] == f"mnist-sample-resnet18 on mnist-sample, 7 epochs; {stages}"
     assert not (tmp_path / "root").exists()
 
 
 def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--check", "--json", "--mirror", "sample", "--workers", "500", "--set", "batch_size=1000") == 2
+    assert run("--check", "--json", "--workers", "500", "--set", "batch_size=1000") == 2
     told = json.loads(capsys.readouterr().out)
     assert [one["check"] for one in told] == ALL
     assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 9]
@@ -166,9 +166,7 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
         "--recipe", "my_recipe.py:too_wide"
     )
     assert "FileNotFoundError: " in refusal("--recipe", "my_recipe.py:lost"), "a worker has another folder"
-    assert "inception-v3 requires images of at least 75 x 75 pixels" in refusal(
-        "--mirror", "sample", "--set", "model=inception-v3"
-    )
+    assert "inception-v3 requires images of at least 75 x 75 pixels" in refusal("--set", "model=inception-v3")
     code, line = checked("--recipe", "my_recipe.py:usable")
     assert code == 0 and line.endswith(", 7,850 weights")
 
@@ -186,14 +184,14 @@ def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pyte
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
     monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
-    found = check("--no-sample", refused=("data",))
+    found = check("--recipe", "mnist-resnet18", refused=("data",))
     assert found["data"][1].startswith("no mirror of mnist can be reached (https://")
 
 
 def test_a_cluster_that_does_not_answer_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     with mirrors.refusing() as address:
         monkeypatch.setenv("RAY_ADDRESS", address.rstrip("/"))
-        found = check("--mirror", "sample", refused=("Ray", "nodes"))
+        found = check(refused=("Ray", "nodes"))
     assert found["Ray"][1].startswith("RAY_ADDRESS must be the address of a Ray cluster's Jobs API")
     assert "the cluster did not accept a job" in found["nodes"][1]
 
@@ -205,8 +203,8 @@ def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.M
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a small disk needs the right to mount one")
     try:
-        found = check("--mirror", "sample", refused=("disk",))
-        check("--mirror", "sample", "--workers", "0", refused=("disk",))
+        found = check(refused=("disk",))
+        check("--workers", "0", refused=("disk",))
     finally:
         subprocess.run(["umount", tmp_path / "root"], check=True)
     assert found["disk"][1].startswith(f"the disk of {tmp_path}/root is full: 256.0 MB are needed and 1.0 MB free")
@@ -218,12 +216,12 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     with mirrors.refusing() as address, temporary_settings({PREFECT_API_URL: f"{address}api"}):
-        found = check("--mirror", "sample", refused=("Prefect",))
+        found = check(refused=("Prefect",))
         assert found["Prefect"][1].startswith(f"PREFECT_API_URL={address}api: no usable Prefect API (")
     with temporary_settings(prefect_process):
         assert " responds, version " in check()["Prefect"][1]
         with temporary_settings({PREFECT_API_AUTH_STRING: "run:another"}):
-            assert "401" in check("--mirror", "sample", refused=("Prefect",))["Prefect"][1]
+            assert "401" in check(refused=("Prefect",))["Prefect"][1]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from flows.cli import preflight
-from flows.cli.options import RunOptions
-from flows.cli.start import parameters_of
 from storage import champions, commits, manifest, registry
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.learning import recipes
@@ -17,7 +14,6 @@ from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
 from tests.image_folder import CLASSES, encoded, write_folder
 from tests.planning.conftest import promote
-from tests.runs import options_of
 
 
 @pytest.fixture
@@ -193,44 +189,3 @@ def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pi
     assert champions.promote(root, checkpoint, name="greens") == "greens"
     with pytest.raises(ValueError, match=r"^uri: .* competed in fruit, greens; select one with --register-as"):
         champions.promote(root, checkpoint)
-
-
-def ask(root: Root, *words: str) -> preflight.Preflight:
-    """What the command line makes of a request."""
-    return preflight.check_and_plan(options_of(RunOptions, *words, "--workers", "0", "--storage", root))
-
-
-def test_the_sample_competes_as_a_named_model_where_a_person_asks_for_both(root: Root) -> None:
-    planned = ask(root, "--mirror", "sample", "--register-as", "mine")
-    assert (planned.plan.registered_model, parameters_of(planned)["register_as"]) == ("mine", "mine")
-    assert ask(root, "--mirror", "sample").plan.registered_model == "mnist-sample"
-
-
-def test_the_sample_never_stands_in_for_the_data_of_a_named_registered_model(
-    root: Root, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for scheme in ("http", "https"):
-        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
-    monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
-    planned = ask(root, "--register-as", "mine", "--set", "epochs=2")
-    parameters = parameters_of(planned)
-    assert (planned.plan.registered_model, parameters["register_as"]) == ("mnist-sample", None)
-    assert (parameters["recipe"], parameters["settings"]) == ("mnist-sample-resnet18", {"epochs": 2})
-    assert capsys.readouterr().err.splitlines() == [
-        "no mirror of the data set can be reached; using the bundled sample instead, as registered model mnist-sample; "
-        "use --mirror FOLDER to read files that you have, or --no-sample to fail instead"
-    ]
-
-
-def test_the_sample_starts_from_the_weights_of_its_own_champion(root: Root) -> None:
-    warm = ("--mirror", "sample", "--set", "start=champion")
-    for name in ("mnist", "mnist-sample"):
-        with pytest.raises(ValueError, match="no champion of 'mnist-sample' yet"):
-            ask(root, *warm)
-        made = make_plan.make_plan(storage=root, recipe=recipes.load(f"{name}-resnet18"))
-        model = {"model": "resnet18", "image_shape": [28, 28, 1], "classes": [str(digit) for digit in range(10)]}
-        split = warm_start.split_of(made.recipe)
-        statistics = {"model": model, "split": split}
-        commits.commit(made.checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
-        promote(root, name, made.checkpoint)
-    assert ask(root, *warm).plan.initial == made.checkpoint

@@ -237,4 +237,6 @@ def test_the_general_recipe_is_taken_for_images_of_ones_own(pictures: Path) -> N
     assert data_option.default_recipe(str(pictures)) == "images-finetune"
     assert data_option.default_recipe(None, flow="images") == "images-finetune"
     assert data_option.default_recipe(None, flow="cifar10") == "cifar10-resnet18"
-    assert data_option.default_recipe(None) == data_option.default_recipe(str(pictures / "nosuch")) == "mnist-resnet18"
+    assert data_option.default_recipe(None, flow="mnist") == "mnist-resnet18"
+    for data in (None, str(pictures / "nosuch")):
+        assert data_option.default_recipe(data) == "mnist-sample-resnet18"

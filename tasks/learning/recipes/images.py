@@ -9,9 +9,9 @@ _IMAGE_SIZE = 128
 def images_finetune() -> Recipe:
     """Return the default recipe: torchvision's EfficientNet-B0, pretrained on ImageNet, on 128 x 128 RGB.
 
-    Image size and gate are those of `images-resnet18`, so that models of both can compete; the command line uses that
-    one where the weights cannot be had. Image size, epochs and learning rate were chosen by the accuracy that they
-    give in equal time on three small data sets (docs/fine-tuning.md).
+    Image size and gate are those of `images-resnet18`, so that models of both can compete. Image size, epochs and
+    learning rate were chosen by the accuracy that they give in equal time on three small data sets
+    (docs/fine-tuning.md).
     """
     return Recipe(
         name="images-finetune",
@@ -25,7 +25,6 @@ def images_finetune() -> Recipe:
             augment=PixelAugment(max_shift=6),
         ),
         gate=Gate(minimum=0.0, max_p_value=0.05),
-        fallback="images-resnet18",
     )
 
 
