@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from storage.error_policy import is_transient_on_s3
+from storage.error_policy import S3_CODES, is_transient_on_s3
 from storage.uri import URI, redact_text
 
 T = TypeVar("T")
@@ -32,8 +32,6 @@ _PART_BYTES = 2**24
 """Bytes of a part of an upload, of which one at a time is in memory; S3 takes no fewer than 5 MiB."""
 _KEYS_PER_REQUEST = 1000
 """Maximum number of files that S3 deletes in one request."""
-_PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
-"""Error codes of a single file in such a request for which a retry may help."""
 _CREATOR = "creator"
 """Metadata key with the creator's token, by which a creator recognises its own file."""
 _MOST_CONNECTIONS = 64
@@ -203,7 +201,7 @@ def _remove(places: Sequence[str], has_lapsed: Callable[[], bool]) -> bool:
     objects = {"Objects": [{"Key": _split(place)[1]} for place in places], "Quiet": True}
     for failed in _call("delete_objects", places[0], Delete=objects).get("Errors", []):
         message = f"s3://{_split(places[0])[0]}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
-        raise ConnectionError(message) if failed.get("Code") in _PASSING else OSError(errno.EIO, message)
+        raise ConnectionError(message) if failed.get("Code") in S3_CODES else OSError(errno.EIO, message)
     return True
 
 

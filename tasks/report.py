@@ -173,7 +173,7 @@ def _files(uri: DatasetURI, raw: Manifest) -> Manifest | None:
 
 def _resolved(trained: Manifest) -> dict[str, object]:
     statistics = trained.statistics
-    resolved = {"hardware": hardware.listed(statistics["hardware"]), "reproducible": statistics["is_reproducible"]}
+    resolved = {"hardware": "; ".join(statistics["hardware"]), "reproducible": statistics["is_reproducible"]}
     resolved |= statistics["resolved"]
     model = statistics.get("model") or {}
     resolved |= {

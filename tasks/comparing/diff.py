@@ -8,7 +8,7 @@ from storage.manifest import Damaged, Manifest
 from storage.terminal import count
 from tasks.comparing import data_changes, data_rows, row_changes
 from tasks.comparing.results import Results
-from tasks.learning import hardware, recipes
+from tasks.learning import recipes
 
 _MADE_BY = (kinds.CHECKPOINT, kinds.PREPARED, kinds.RAW, kinds.FILES)
 """Results that say with which code they were made; the first that both have counts."""
@@ -95,7 +95,7 @@ def _groups(manifests: Mapping[str, Manifest]) -> Iterator[tuple[str, dict[str, 
     yield "code", {"commit": commit or None, "dirty": bool(dirty), "digest": versions.pop("code", None)}
     yield "versions", versions
     ran = trained.statistics if trained else {}
-    yield "hardware", {"training": hardware.listed(ran.get("hardware", ())), **ran.get("resolved", {})}
+    yield "hardware", {"training": "; ".join(ran.get("hardware", ())), **ran.get("resolved", {})}
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:

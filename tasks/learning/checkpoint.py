@@ -20,7 +20,6 @@ from pydantic import BaseModel, ValidationError
 from storage import files
 from storage.uri import URI
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, is_last
-from tasks.learning.hardware import Hardware
 
 META = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
@@ -46,7 +45,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     step: int
     history: list[dict[str, float]]
     """One `EpochMetrics` per epoch so far."""
-    hardware: tuple[Hardware, ...] = ()
+    hardware: tuple[str, ...] = ()
     """Hardware and versions of all epochs so far, in order of first use."""
     sha256: dict[str, str]
     """SHA-256 of the other files and, under META, of all fields above."""

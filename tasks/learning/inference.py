@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from storage import champions, process
 from storage.uri import CheckpointURI, parse_root
-from tasks.learning import decode, training_state
-from tasks.learning.hardware import Hardware
+from tasks.learning import decode, hardware, training_state
 from tasks.learning.loaders import moved
 from tasks.learning.modeling import Classifier, autocast, move_model, resolve_precision, set_arithmetic
 
@@ -152,7 +151,7 @@ class Inference:
             self.precision = resolve_precision("auto", self.device, model)
         set_arithmetic(self.precision, self.device)
         self.model = move_model(model, precision=self.precision, device=self.device).eval()
-        self.hardware = Hardware.here(self.device, precision=self.precision)
+        self.hardware = hardware.here(self.device, precision=self.precision)
 
     @torch.inference_mode()
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:

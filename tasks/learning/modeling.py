@@ -96,7 +96,7 @@ def resolve_precision(asked: str, device: torch.device, model: nn.Module) -> str
 def set_arithmetic(precision: str, device: torch.device) -> None:
     """Allow TF32, and let cuDNN choose by timing, on a GPU in bf16 only; fp32 is computed in fp32 by fixed algorithms.
 
-    In fp32 these are algorithms that always give the same bits. For the whole process. `Hardware.here` records it.
+    In fp32 these are algorithms that always give the same bits. For the whole process. `hardware.here` records it.
     """
     if device.type == "cuda":
         is_fast = precision == "bf16"

@@ -27,7 +27,7 @@ RECIPE = Recipe(
     model="small-cnn",
     training=Training(epochs=2, augment=FileAugment(crop_scale=0.3)),
 )
-HARDWARE = {"torch": "2.14.1", "device": "cpu", "processor": "EPYC", "instructions": "AVX2", "extensions": "avx"}
+HARDWARE = "fp32 on cpu: EPYC, AVX2, avx, torch 2.14.1"
 
 
 def ingest(root: Root, folder: Path) -> DatasetURI:
@@ -66,7 +66,7 @@ def run(
     known: dict[str, Any] = {
         "recipe": recipe.to_dict(),
         "resolved": {"device": "cpu"},
-        "hardware": [HARDWARE | {"precision": "fp32"}],
+        "hardware": [HARDWARE],
     }
     commits.commit(
         checkpoint,

@@ -12,10 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.gpu import cannot_compile
 from storage.uri import URI
-from tasks.learning import checkpoint, recipes, training_state
+from tasks.learning import checkpoint, hardware, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
 from tasks.learning.epoch_metrics import EpochMetrics
-from tasks.learning.hardware import Hardware
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import autocast, move_model, resolve_precision, set_arithmetic
 from tasks.learning.step import GraphedStep
@@ -66,7 +65,7 @@ def test_fp32_is_fp32(gpu: torch.device) -> None:
     set_arithmetic("fp32", gpu)
     left, right = (torch.randn(512, 512, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     assert distance(left.to(gpu) @ right.to(gpu), left.double() @ right.double()) < 1e-5, "TF32 gives 3e-4"
-    assert "no TF32" in Hardware.here(gpu, precision="fp32").instructions
+    assert "no TF32" in hardware.here(gpu, precision="fp32")
 
 
 @pytest.mark.parametrize("model", ["small", *MODELS])

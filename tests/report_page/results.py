@@ -14,7 +14,6 @@ from tasks.evaluate import write_evaluation
 from tasks.jobs import row_digests
 from tasks.jobs.train import attempts
 from tasks.learning import hardware, images, recipes
-from tasks.learning.hardware import Hardware
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.promotion.gate import judge
@@ -55,7 +54,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
             "seconds": 8.6,
         },
     )
-    parts = hardware.recorded((Hardware.here(torch.device("cpu"), precision="fp32"),))
+    parts = hardware.recorded((hardware.here(torch.device("cpu"), precision="fp32"),))
     statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}} | parts
     statistics |= {"temperature": 1.25, "stopped_early": False}
     parents = {"prepared": plan.prepared}

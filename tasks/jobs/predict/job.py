@@ -19,7 +19,6 @@ from tasks.jobs import events, row_origins
 from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.spec import PredictSpec, predict_values
 from tasks.learning import hardware, images, user_code
-from tasks.learning.hardware import Hardware
 from tasks.resources import devices, scaling
 
 if TYPE_CHECKING:
@@ -72,9 +71,9 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
     done.sort(key=lambda row: (row["split"], row["index"]))
     written = [File.model_validate_json(row["file"]) for row in done]
     counts = sum((collections.Counter(json.loads(row["counts"])) for row in done), collections.Counter[str]())
-    parts = hardware.together(Hardware.model_validate_json(row["hardware"]) for row in done)
+    parts = list(dict.fromkeys(row["hardware"] for row in done))
     if len(parts) > 1:
-        ran = "; ".join(map(str, parts))
+        ran = "; ".join(parts)
         events.write_line(f"parts ran on different hardware or versions, which may change their last digits: {ran}")
     assert sum(file.rows or 0 for file in written) == total and len(written) == len(entries), (
         "a row was lost on the way"
@@ -187,7 +186,7 @@ class Predictor:
             columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]
         schema = _schema(model.classes, labelled=labels is not None, named=self.origins is not None)
         origin = {_INPUT_KEY: source.sha256, _MODEL_KEY: self.inference.identity}
-        origin |= {_HARDWARE_KEY: self.inference.hardware.model_dump_json()}
+        origin |= {_HARDWARE_KEY: self.inference.hardware}
         return pa.table(columns | answers, schema=schema.with_metadata(origin))
 
 

@@ -26,7 +26,6 @@ from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, pretrained, training_state
 from tasks.learning.checkpoint import Meta
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, is_last, wait_hints
-from tasks.learning.hardware import Hardware
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
@@ -133,15 +132,15 @@ def _resume(scratch: URI, trainer: Trainer, fields: dict[str, Any], *, trained_o
 
     Adds to `fields` the hardware and versions of all epochs, past and future.
     """
-    current = Hardware.here(trainer.device, precision=trainer.precision)
-    fields["hardware"] = now = hardware.together(_gathered(current, trainer.world_size))
+    current = hardware.here(trainer.device, precision=trainer.precision)
+    fields["hardware"] = now = tuple(dict.fromkeys(_gathered(current, trainer.world_size)))
     with tempfile.TemporaryDirectory() as name:
         meta = _fetch(scratch, Path(name), trainer)
         if meta is None:
             return []
         history = training_state.restore(Path(name), trainer, prepared=trained_on, fields=fields)
     is_done, is_elsewhere = meta.is_last, not set(now) <= set(meta.hardware)
-    fields["hardware"] = meta.hardware if is_done else hardware.together(meta.hardware, now)
+    fields["hardware"] = meta.hardware if is_done else tuple(dict.fromkeys(meta.hardware + now))
     if threads := int(meta.resolved["threads"]):
         # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
         # On other hardware, which may have fewer cores, the sums differ anyway.
@@ -152,7 +151,7 @@ def _resume(scratch: URI, trainer: Trainer, fields: dict[str, Any], *, trained_o
         if is_elsewhere and not is_done:
             events.write_line(
                 f"resuming after epoch {meta.epoch} on other hardware or versions, which may change the last digits of "
-                f"the result ({'; '.join(map(str, meta.hardware))}, now {'; '.join(map(str, now))})"
+                f"the result ({'; '.join(meta.hardware)}, now {'; '.join(now)})"
             )
         note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
         events.progress(EPOCHS, len(history), trainer.recipe.training.epochs, note)
