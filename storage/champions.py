@@ -4,10 +4,11 @@ import contextlib
 import difflib
 import hashlib
 import os
+import uuid
 from collections.abc import Sequence
 from typing import Literal
 
-from storage import files, in_use, manifest, reference, registry
+from storage import files, manifest, reference, registry, uses
 from storage.decision import Decision
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
@@ -178,7 +179,7 @@ def _record_champion(
         gate={},
         metrics={},
     ).made_by(user())
-    with in_use.using(root, [checkpoint], owner="python -m storage"):  # gc keeps it from here on
+    with uses.using(root, [checkpoint], run=f"promotion-{uuid.uuid4().hex}"):  # gc keeps it from here on
         if not manifest.is_committed(checkpoint):
             raise ValueError(f"uri: {checkpoint} was deleted in the meantime")
         registry.append(root, name, decision)

@@ -22,8 +22,6 @@ PATIENCE_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
 _TIMEOUT_S = (10, 30)
 """Time-outs of one try: to connect, and between two reads."""
-LONGEST_TRY_S = sum(_TIMEOUT_S)
-"""Seconds after which a try that got no answer is given up."""
 _QUICK_TIMEOUT_S = (3, 3)
 """The same for checking that the server answers; two tries end within 10 s."""
 PIECE_BYTES = 2**24
@@ -160,13 +158,10 @@ def remove(uri: URI) -> None:
         remove_listed([f"s3://{bucket}/{each}" for each in (*keys, key) if each != "/"])
 
 
-def remove_listed(places: Sequence[str], *, has_lapsed: Callable[[], bool] = lambda: False) -> bool:
-    """Delete the files `places` of one bucket; return false, and send nothing more, once `has_lapsed()`.
-
-    That is asked before every request, also before one is tried again.
-    """
-    requests = (places[start : start + _KEYS_PER_REQUEST] for start in range(0, len(places), _KEYS_PER_REQUEST))
-    return all(with_retries(functools.partial(_remove, keys, has_lapsed)) for keys in requests)
+def remove_listed(places: Sequence[str]) -> None:
+    """Delete the files `places` of one bucket, and nothing below them."""
+    for start in range(0, len(places), _KEYS_PER_REQUEST):
+        with_retries(functools.partial(_remove, places[start : start + _KEYS_PER_REQUEST]))
 
 
 def has_content(uri: URI) -> bool:
@@ -195,14 +190,11 @@ def _s3fs() -> Any:
     return s3fs.S3FileSystem(use_listings_cache=False)
 
 
-def _remove(places: Sequence[str], has_lapsed: Callable[[], bool]) -> bool:
-    if has_lapsed():
-        return False
+def _remove(places: Sequence[str]) -> None:
     objects = {"Objects": [{"Key": _split(place)[1]} for place in places], "Quiet": True}
     for failed in _call("delete_objects", places[0], Delete=objects).get("Errors", []):
         message = f"s3://{_split(places[0])[0]}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
         raise ConnectionError(message) if failed.get("Code") in S3_CODES else OSError(errno.EIO, message)
-    return True
 
 
 def _pages(folder: URI, **options: str) -> Iterator[dict[str, Any]]:

@@ -1,14 +1,12 @@
 """Download: fetch a source's files and pretrained weights, and store them unchanged."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from prefect import task
-from prefect.runtime import flow_run
 
-from storage import commits, lease, manifest, reference
+from storage import commits, manifest, reference
 from storage import files as storage_files
 from storage.manifest import File, Manifest
 from storage.uri import URI, FilesURI
@@ -37,27 +35,21 @@ def download(files: FilesURI | None, weights: FilesURI | None, parameters: Downl
 
 
 def _download(name: str, files: FilesURI, source: Download, parameters: DownloadParameters) -> None:
-    root = reference.root_of(files)
     with stage(name, files, timeout_s=parameters.timeouts.stage_s) as current:
-        if not current.reused:
-            with lease.held(
-                root,
+        if current.reused:
+            return
+        try:
+            fetch_and_commit(
+                source,
                 files,
-                owner=f"flow run {flow_run.name or os.getpid()}",
-                is_done=lambda: manifest.is_committed(files),
-                on_wait=lambda other: logger().warning(
-                    "waiting: %s on %s is already downloading these files", other.owner, other.host
-                ),
-            ) as held:
-                if held:
-                    fetch_and_commit(
-                        source,
-                        files,
-                        mirrors=[*parameters.mirrors, *source.mirrors],
-                        scratch=scratch_of(root, files),
-                        log=logger().info,
-                        timeout_s=parameters.timeouts.download_s,
-                    )
+                mirrors=[*parameters.mirrors, *source.mirrors],
+                scratch=scratch_of(reference.root_of(files), files),
+                log=logger().info,
+                timeout_s=parameters.timeouts.download_s,
+            )
+        except Exception:
+            if not manifest.is_committed(files):  # else another run was first, and deleted the scratch files
+                raise
 
 
 def fetch_and_commit(

@@ -5,7 +5,7 @@ import contextlib
 from prefect import task
 from prefect.events import emit_event
 
-from storage import in_use, manifest, reference, registry
+from storage import manifest, reference, registry
 from storage.decision import Decision
 from storage.registry import Superseded
 from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
@@ -50,12 +50,11 @@ def decide(
         champion = rival_of(checkpoint, decisions)
         rival = score(champion, evaluation, parameters, runner) if champion else None
         decision = judge(checkpoint, evaluation, decisions, rival, parameters.gate).made_by(author())
-        with in_use.using(root, [checkpoint], owner=author()):  # gc keeps it from here on, also without a flow
-            if not manifest.is_committed(checkpoint):
-                raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
-            with contextlib.suppress(Superseded):
-                registry.append(root, registered_model, decision)
-                return decision
+        if not manifest.is_committed(checkpoint):
+            raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
+        with contextlib.suppress(Superseded):
+            registry.append(root, registered_model, decision)
+            return decision
         logger().info("another run recorded a decision on %s; comparing again", registered_model)
     raise Superseded(f"other runs kept recording decisions on {registered_model}; run again")
 

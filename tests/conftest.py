@@ -14,7 +14,6 @@ import pytest
 
 from storage.uri import Root
 from tasks.learning import user_code
-from tasks.resources.machine_locks import LOCK_DIR
 from tests.runs import SHARED, await_that, prefect_home
 
 if TYPE_CHECKING:
@@ -49,11 +48,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def machine_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs of this pytest worker's tests take turns among themselves, and wait for nobody else's."""
-    folder = tmp_path_factory.mktemp("locks")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(LOCK_DIR, str(folder))
+    tmp_path_factory.getbasetemp()  # stays where it is: another user's process may not enter a private folder
+    with tempfile.TemporaryDirectory(prefix="own-") as folder, pytest.MonkeyPatch.context() as patch:
+        os.chmod(folder, 0o755)
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
         yield
 
 

@@ -17,7 +17,7 @@ SCRATCH: Final = "scratch"
 _SHELVES: Final = {kind.name: kind.folder for kind in KINDS.values()} | {SCRATCH: RUNS}
 """Folder below a root (shelf) for each kind; any other folder there does not belong to the pipeline."""
 _THREADS = 8
-"""Folders or leases read at once: on S3 each takes a round trip or two."""
+"""Folders read at once: on S3 each takes a round trip or two."""
 
 T = TypeVar("T")
 R = TypeVar("R")

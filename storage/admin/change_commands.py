@@ -1,12 +1,10 @@
 """Commands on registered models: history, promote, rollback; and gc."""
 
-import functools
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from storage import access, champions, exits, in_use, reference, registry, s3
+from storage import access, champions, exits, reference, registry
 from storage.admin import catalog, format, listing
 from storage.admin.commands import (
     STORAGE_HELP,
@@ -18,7 +16,7 @@ from storage.admin.commands import (
     existing_root,
     show_lines,
 )
-from storage.admin.gc import Garbage, Removal
+from storage.admin.gc import Garbage
 from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import URI, CheckpointURI, Root, is_name, parse_root
@@ -30,6 +28,12 @@ def _parse_name(value: str) -> str:
     if not is_name(value):
         raise typer.BadParameter(f"must be 1 to 64 of a-z, 0-9 and '-', got {value!r}")
     return value
+
+
+def _parse_days(value: str) -> int:
+    if not str(value).isdecimal() or int(value) < 1:
+        raise typer.BadParameter(f"must be a whole number >= 1, got {str(value)!r}")
+    return int(value)
 
 
 def _parse_reason(value: str) -> str:
@@ -165,17 +169,16 @@ def gc(
     storage: Storage = "./data",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what can be deleted, without deleting it")] = False,
     keep_days: Annotated[
-        int, typer.Option(metavar="N", parser=exits.whole_number, help="keep what is younger than N days")
-    ] = 30,
+        int, typer.Option(metavar="N", parser=_parse_days, help="keep what is younger than N days, at least 1")
+    ] = 14,
 ) -> int:
     """Delete what is no longer needed.
 
-    Deleted: scratch files that are old or whose result is committed; files that no manifest
-    lists, once no active attempt can use them; incomplete writes older than a day; results
-    committed more than N days ago that are not needed.
-    Kept: the registry; every champion with its predictions, evaluations, reports and
-    exports; the previous champion; whatever is younger or leased; and everything that any of
-    these was made from.
+    Deleted, if older than N days: results that are not needed, files of attempts, files that no
+    manifest lists, and incomplete writes.
+    Kept: the registry; every champion with its predictions, evaluations, reports and exports; the
+    previous champion; the results that a run of the last 7 days uses, or used before it failed;
+    whatever is younger; and everything that any of these was made from.
 
     Example:
       data-to-model gc --keep-days 90 --dry-run
@@ -185,7 +188,9 @@ def gc(
         access.check_writable(root)
     num_items = num_bytes = 0
     try:
-        for removal in _collect(root, Garbage(root, keep_days=keep_days), is_dry_run=dry_run):
+        garbage = Garbage(root, keep_days=keep_days)
+        removals = garbage.find()
+        for removal in removals if dry_run else garbage.remove(removals):
             verb = "would delete" if dry_run else "deleted"
             show_lines([f"{verb}  {format.size(removal.size):>9}  {removal.uri}  ({removal.why})"])
             num_items, num_bytes = num_items + 1, num_bytes + removal.size
@@ -194,18 +199,3 @@ def gc(
     verb = "Dry run: would delete" if dry_run else "Deleted"
     show_lines([f"{verb} {count(num_items, 'item')} ({format.size(num_bytes)})"])
     return 0
-
-
-def _collect(root: Root, garbage: Garbage, *, is_dry_run: bool) -> Iterator[Removal]:
-    """Yield what is deleted, or what would be."""
-    for batch in garbage.plan():
-        if is_dry_run:
-            yield from batch.removals
-            continue
-        with in_use.collecting(root) as held:
-            # A request that gets no answer may still reach the storage as long as it is tried.
-            has_lapsed = functools.partial(held.has_lapsed, within_s=s3.LONGEST_TRY_S)
-            removals = garbage.remove(batch, has_lapsed=has_lapsed)
-        yield from removals
-        for uri in {removal.uri for removal in batch.removals} - {removal.uri for removal in removals}:
-            exits.note(f"kept {uri}: it is now needed, was changed or deleted, or gc's lease expired")

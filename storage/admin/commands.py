@@ -94,14 +94,11 @@ def ls(
 
     marks:
       champion    current champion of its registered model
-      leased      a run is producing it now
       incomplete  there are files but no manifest: the attempt failed or is still running
       damaged     its manifest cannot be read; verify checks the other files
 
-    Run folders without a result are listed below the results:
-      running      a run is producing the result now, on the named host
-      waiting      an active run will produce it
-      interrupted  the run ended or failed before the result; run the same command again
+    Unfinished results are listed below the others: a run is making them now, or it ended or failed
+    before; the same command resumes them.
 
     `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,
     metrics, whether the model is or was champion, seconds, and the seconds that reuse saved. Its

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from storage import champions, files, in_use, lease, manifest
+from storage import champions, files, manifest
 from storage.admin import catalog, format
 from storage.admin.catalog import SCRATCH, Folder
 from storage.decision import METRICS, Decision
@@ -19,7 +19,6 @@ _SPEC = re.compile(r"([a-z]+)-[0-9a-f]{64}\.json")
 """Name of a job's spec: its stage, and the SHA-256 of its content."""
 _EPOCH = re.compile(r"attempt-\d+/epoch-(\d+)/checkpoint\.json")
 """Path of the file that is written last of an epoch's checkpoint."""
-_INTERRUPTED = "interrupted"
 
 
 class Unfinished(NamedTuple):
@@ -28,22 +27,21 @@ class Unfinished(NamedTuple):
     changed: float
     """Time of the last write to a file in it: seconds since 1970."""
     cells: tuple[str, ...]
-    """State (`running`, `waiting` for a live run to start it, `interrupted`), stage, epochs, time of the write, URI."""
+    """The word `unfinished`, stage, epochs, time of the write, URI."""
 
 
 def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[dict[str, Any]]:
     """Describe every result of `kinds` by JSON values, oldest first.
 
     Each has time, kind, URI, rows, bytes, number of files, test metrics and marks. The marks are `champion` (has the
-    name of one of `champions`), `leased`, `incomplete` (files without a manifest) and `damaged` (unreadable manifest or
-    folder).
+    name of one of `champions`), `incomplete` (files without a manifest) and `damaged` (unreadable manifest or folder).
     """
     needed = {*kinds, *(other for kind in kinds for other in KINDS[kind].accuracy_from)}
     results = catalog.read_folders(catalog.list_folders(root, needed))
     scores = test_metrics(results)
     folders = sorted((folder for folder in results if folder.kind in kinds), key=lambda folder: folder.created)
     names = {champion.name for champion in champions}
-    return catalog.map_in_threads(lambda folder: _document(root, folder, names, scores.get(folder.uri, {})), folders)
+    return [_document(folder, names, scores.get(folder.uri, {})) for folder in folders]
 
 
 def test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
@@ -99,11 +97,10 @@ def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]
     return changes, damaged
 
 
-def _document(root: Root, folder: Folder, champions: Collection[str], scores: dict[str, float]) -> dict[str, Any]:
+def _document(folder: Folder, champions: Collection[str], scores: dict[str, float]) -> dict[str, Any]:
     result = folder.manifest
     marks = {
         "champion": folder.kind == "checkpoint" and folder.uri.name in champions,
-        "leased": lease.holder(root, folder.uri) is not None,
         "incomplete": folder.committed is None and not folder.damage,
         "damaged": bool(folder.damage),
     }
@@ -121,34 +118,30 @@ def _document(root: Root, folder: Folder, champions: Collection[str], scores: di
 
 def unfinished(root: Root, kinds: Collection[str]) -> list[Unfinished]:
     """Return the unfinished results of `kinds`, the latest last."""
-    used = {uri.name for uri in in_use.used(root)}
     folders = catalog.read_folders(catalog.list_folders(root, [SCRATCH]))
-    rows = catalog.map_in_threads(lambda folder: _unfinished(root, folder, used, kinds), folders)
+    rows = catalog.map_in_threads(lambda folder: _unfinished(root, folder, kinds), folders)
     return sorted(filter(None, rows))
 
 
 def unfinished_lines(unfinished: Sequence[Unfinished]) -> Iterator[str]:
-    """Yield a table of unfinished results and, if any was interrupted, a hint what to do."""
+    """Yield a table of unfinished results and, if there is one, a hint what to do."""
     yield from format.table(each.cells for each in unfinished)
-    if any(each.cells[0] == _INTERRUPTED for each in unfinished):
+    if unfinished:
         yield (
-            "interrupted: no result yet; run the same command again to resume, after an error once its cause is fixed; "
-            "gc deletes the files once they are old"
+            "unfinished: no result yet; if no run is working on it, run the same command again to resume; gc deletes "
+            "the files once they are old"
         )
 
 
-def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collection[str]) -> Unfinished | None:
+def _unfinished(root: Root, folder: Folder, kinds: Collection[str]) -> Unfinished | None:
     paths = {entry.path for entry in folder.entries}
     specs = {match[1]: match[0] for match in map(_SPEC.fullmatch, paths) if match}
     kind = next((kind for kind in KINDS.values() if kind.stage in specs), None)
     if kind is None or kind.name not in kinds:
         return None
     target = kind.place(root, folder.uri.name)
-    holder = lease.holder(root, target)
     if manifest.is_committed(target):
         return None
-    waiting_or_not = "waiting" if target.name in used else _INTERRUPTED
-    state = f"running on {holder.host}" if holder else waiting_or_not
     done = max((int(match[1]) for match in map(_EPOCH.fullmatch, paths) if match), default=0)
     progress = ""
     with contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile
@@ -156,4 +149,4 @@ def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collec
             recipe = json.loads(files.read(folder.uri.child(specs["train"])))["recipe"]
             progress = f"{done} of {recipe['training']['epochs']} epochs done"
     moment = format.moment(datetime.datetime.fromtimestamp(folder.changed, datetime.UTC))
-    return Unfinished(folder.changed, (state, kind.stage, progress, f"last written {moment}", folder.uri))
+    return Unfinished(folder.changed, ("unfinished", kind.stage, progress, f"last written {moment}", folder.uri))

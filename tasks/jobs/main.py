@@ -1,4 +1,4 @@
-"""Entry point of every Ray job: parse the spec, take the lease, enforce the deadline, work, report errors."""
+"""Entry point of every Ray job: parse the spec, enforce the deadline, work, report errors."""
 
 import contextlib
 import os
@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from storage import lease, manifest
+from storage import manifest
 from storage.failpoints import failpoint
-from storage.lease import Lease
 from storage.process import gc_paused
 from storage.uri import URI
 from tasks.jobs import errors, events
 from tasks.jobs.deadline import deadline
 from tasks.jobs.events import ENDED, ERROR
-from tasks.jobs.spec import JOB_NAME, IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
+from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
 
 if TYPE_CHECKING:
     from tasks.jobs.backends.base import StageBackend
@@ -50,8 +49,8 @@ def main(stage: str) -> None:
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
         spec = _SPECS[stage].model_validate_json(read_digested(uri))
-        with held(spec) as is_ours:
-            if is_ours:
+        with working(spec) as is_needed:
+            if is_needed:
                 _work_on_ray(spec)
     except Exception as error:
         failure = errors.job_error(error, folder=uri.parent)
@@ -86,8 +85,8 @@ def _work_on_ray(spec: JobSpec) -> None:
 
 def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
     """Run the job of `spec` in this process; send its lines to `tell`, and let its errors pass unchanged."""
-    with events.redirect_lines(tell), held(spec) as is_ours:
-        if is_ours:
+    with events.redirect_lines(tell), working(spec) as is_needed:
+        if is_needed:
             from tasks.jobs.backends.in_process import InProcessBackend
 
             _work(spec, InProcessBackend())
@@ -113,26 +112,10 @@ def _work(spec: JobSpec, backend: "StageBackend") -> None:
 
 
 @contextlib.contextmanager
-def held(spec: JobSpec) -> Iterator[bool]:
-    """Enforce the job's deadline, and hold the lease on its target.
-
-    Yields True if there is still something to do.
-    """
-    with deadline(spec.deadline_s), _lease(spec) as taken:
-        if taken:
+def working(spec: JobSpec) -> Iterator[bool]:
+    """Enforce the job's deadline; yield whether the target is still to be made."""
+    with deadline(spec.deadline_s):
+        is_needed = not manifest.is_committed(spec.target)
+        if is_needed:
             failpoint("job", spec.target)
-        yield taken is not None
-
-
-def _lease(spec: JobSpec) -> contextlib.AbstractContextManager[Lease | None]:
-    """Wait for the exclusive right to produce the target; None if another job has committed it meanwhile."""
-    return lease.held(
-        spec.storage,
-        spec.target,
-        owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
-        uses=spec.uses,
-        is_done=lambda: manifest.is_committed(spec.target),
-        on_wait=lambda other: events.write_line(
-            f"WARNING: waiting: {other.owner} on {other.host} is already producing {spec.target}"
-        ),
-    )
+        yield is_needed

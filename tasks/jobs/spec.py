@@ -14,8 +14,6 @@ from tasks.resources.scaling import ANY, Needs, Workers
 
 NEW = "new"
 """Split of images that are only predicted, without a part in training."""
-JOB_NAME = "PIPELINE_JOB"
-"""Environment variable with the job's own name."""
 
 _DIGESTED = re.compile(r".+-([0-9a-f]{64})\.json")
 
@@ -56,7 +54,7 @@ class JobSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     storage: Root
-    """Storage root, which also holds the lease on the target."""
+    """Storage root of the target."""
     target: URI
     """Result that the job commits."""
     deadline_s: float
@@ -72,11 +70,6 @@ class JobSpec(BaseModel):
     def scratch(self) -> URI:
         """Folder for the spec and for temporary files of all attempts."""
         return scratch_of(self.storage, self.target)
-
-    @property
-    def uses(self) -> list[URI]:
-        """The results that the job reads, and other places in the spec."""
-        return [value for _, value in self if isinstance(value, URI)]
 
 
 class UserFile(NamedTuple):

@@ -3,18 +3,18 @@
 import contextlib
 import dataclasses
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
+from uuid import uuid4
 
-from storage import commits, error_policy, files, in_use, manifest
+from storage import commits, error_policy, files, manifest, uses
 from storage.failpoints import failpoint
-from storage.in_use import Use
 from storage.kinds import Kind
 from storage.uri import URI, Root, redact_text
+from storage.uses import Uses
 from tasks.jobs.deadline import deadline
 from tasks.planning import result_uris
 
@@ -34,7 +34,7 @@ class Stage:
     """Digest of the content of each parent, by role, that a commit of the result must record."""
 
 
-_run: ContextVar[tuple[Use, list[Stage], float] | None] = ContextVar("run", default=None)
+_run: ContextVar[tuple[Uses, list[Stage], float] | None] = ContextVar("run", default=None)
 """What the run uses, its stages so far, and its start by the monotonic clock."""
 
 
@@ -43,9 +43,9 @@ def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Stage]]:
     """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order."""
     from prefect.runtime import flow_run
 
-    with in_use.using(root, uris, owner=f"flow run {flow_run.name or os.getpid()}") as use:
+    with uses.using(root, uris, run=str(flow_run.id or uuid4())) as used:
         stages: list[Stage] = []
-        token = _run.set((use, stages, time.monotonic()))
+        token = _run.set((used, stages, time.monotonic()))
         try:
             yield stages
         finally:
@@ -82,9 +82,9 @@ def stage(
     log = logger()
     started = time.monotonic()
     current = Stage(name=name, uri=uri)
-    use, stages, _ = _run.get() or (None, [], 0.0)
-    if use is not None and uri is not None:
-        use.add([uri])
+    used, stages, _ = _run.get() or (None, [], 0.0)
+    if used is not None and uri is not None:
+        used.add([uri])
     recorded = manifest.find(uri) if uri is not None else None
     if uri is not None and kind is not None:
         current.parents = result_uris.check_name(kind, uri, parents or {}, parameters or {})

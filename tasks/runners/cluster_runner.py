@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from storage import lease
-from storage.lease import Held
 from storage.uri import redact, redact_text
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed
-from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
+from tasks.jobs.spec import JobSpec, write_digested
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger
 from tasks.runners import jobs_api
@@ -66,13 +64,7 @@ class ClusterRunner:
         return self._connected
 
     def _job(self, stage: str, spec: JobSpec) -> str:
-        """Return the name of the live job for the target, or submit one.
-
-        While a submitted job is pending it holds no lease. gc keeps the inputs of recent attempts, which the target's
-        last lease names, so that one is written here.
-        """
-        with contextlib.suppress(Held):
-            lease.take(spec.storage, spec.target, owner=stage, uses=spec.uses).release()
+        """Return the name of the live job for the target, or submit one."""
         place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
         prefix = job_prefix(stage, spec)
 
@@ -83,7 +75,7 @@ class ClusterRunner:
                     logger().info("attached to job %s, which is running already", name)
                     return name
             name = f"{prefix}{1 + max((int(name.removeprefix(prefix)) for name in jobs), default=0)}"
-            entrypoint = f"exec env {JOB_NAME}={name} python -m tasks.jobs.{stage} {shlex.quote(place)}"
+            entrypoint = f"exec python -m tasks.jobs.{stage} {shlex.quote(place)}"
             options = {"entrypoint": entrypoint, "submission_id": name, "metadata": {_FLOW_RUN: _flow_run()}}
             with user_code.packaged() as packages, jobs_api.job_runtime_env(packages) as runtime_env:
                 return str(client.submit_job(runtime_env=runtime_env, **options))

@@ -8,7 +8,6 @@ from typing import Any
 
 from tasks.jobs.errors import JobFailed, JobRefused, killed_for_memory
 from tasks.jobs.events import ENDED, EPOCHS, ERROR, PROGRESS, RANK
-from tasks.jobs.spec import JOB_NAME
 from tasks.orchestration.stage import logger
 
 _CHATTER = re.compile(
@@ -20,7 +19,7 @@ _CHATTER = re.compile(
     r"|(\S+ \S+\tWARNING \S+ -- )?Progress bars disabled\. To enable, set `ray\.data\."
     r"|\S+/site-packages/\S+\.py:\d+: \w*Warning: "  # a library's own code
     r"|(\[rank\d+\]:)?\[W\S* \S+ reducer\.cpp:\d+\] Warning: find_unused_parameters=True was specified"
-    rf"|Running entrypoint for job \S+: exec env {JOB_NAME}=)"
+    r"|Running entrypoint for job \S+: exec python)"
 )
 """Lines whose form says that Ray, torch or another library wrote them, with the prefix of a worker or without."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")

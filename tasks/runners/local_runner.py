@@ -15,14 +15,14 @@ from storage.process import reach_loopback_directly
 from tasks.jobs import dashboard
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed
-from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
+from tasks.jobs.spec import JobSpec, write_digested
 from tasks.orchestration.stage import logger
 from tasks.resources import machine
 from tasks.resources.capacity import SPARE_CPUS
 from tasks.runners import jobs_api
 from tasks.runners.child import Child
 from tasks.runners.job_log import Follower
-from tasks.runners.runner import expecting_result, job_prefix
+from tasks.runners.runner import expecting_result
 
 _POLL_S = 0.1
 _KILLED = 128 + signal.SIGKILL
@@ -133,7 +133,7 @@ class LocalRunner:
         spec = spec.model_copy(update={"threads": machine.cores()})
         place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
         ray = self.connect()
-        env = environment() | {"RAY_ADDRESS": ray.address, JOB_NAME: f"{job_prefix(stage, spec)}{os.getpid()}"}
+        env = environment() | {"RAY_ADDRESS": ray.address}
         with expecting_result(spec):
             job = Child([sys.executable, "-m", f"tasks.jobs.{stage}", place], env=env, cwd=jobs_api.CODE)
             try:

@@ -7,9 +7,9 @@ from contextvars import ContextVar
 
 from storage import manifest
 from storage.uri import Root, redact
-from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
+from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import logger
-from tasks.resources import capacity, machine, machine_locks
+from tasks.resources import capacity, machine_lock
 from tasks.resources.scaling import ANY, Needs, Workers
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.local_runner import LocalRunner
@@ -68,37 +68,29 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
 
 
 class LockingRunner:
-    """Runner on this machine: its first job that computes waits for cores and GPUs, which the run then keeps."""
+    """Runner on this machine: its first job waits for the machine's lock, which the run then keeps."""
 
     def __init__(self, runner: Runner, locks: contextlib.ExitStack) -> None:
         self.runner = runner
         self._locks = locks
-        self._waits = True
+        self._has_lock = False
 
     def run(self, stage: str, spec: JobSpec) -> None:
-        """Run the job as `Runner` says, unless another run makes its result during the wait."""
-        # Jobs that use all threads take turns: two of them at once on the same cores are very slow.
-        device = spec.recipe.resources.device if isinstance(spec, TrainSpec) else None
-        device = spec.needs.device if isinstance(spec, PredictSpec) else device
-        if device and self._waits:
-            try:
-                self._lock(spec, gpus=[] if device == "cpu" else machine.gpus())
-            except machine_locks.ResultExists:
+        """Run the job as `Runner` says, unless another run has made its result during the wait for the lock."""
+        if not self._has_lock:
+            self._has_lock = True
+            self._lock(spec)
+            if manifest.is_committed(spec.target):
                 return
-            except OSError as error:
-                logger().warning("runs on this machine do not take turns: %s", error)
-            self._waits = False
         self.runner.run(stage, spec)
 
-    def _lock(self, spec: JobSpec, *, gpus: list[str]) -> None:
+    def _lock(self, spec: JobSpec) -> None:
         from prefect.runtime import flow_run
 
         name = f"run {flow_run.name}" if flow_run.id else "a run"
-        self._locks.enter_context(
-            machine_locks.held(
-                f"{name} (pid {os.getpid()}, {spec.target.name} in {redact(spec.storage)})",
-                gpus=gpus,
-                on_wait=lambda text: logger().info("waiting: %s", text),
-                is_done=lambda: manifest.is_committed(spec.target),
-            )
-        )
+        owner = f"{name} (pid {os.getpid()}, {spec.target.name} in {redact(spec.storage)})"
+        waiting = "waiting: %s is computing on this machine"
+        try:
+            self._locks.enter_context(machine_lock.held(owner, on_wait=lambda other: logger().info(waiting, other)))
+        except OSError as error:
+            logger().warning("runs on this machine do not take turns: %s", error)

@@ -1,8 +1,6 @@
 """One of the contending processes: it takes its steps in a random order and notes the outcome of each."""
 
-import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -12,21 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage import commits, files, in_use, lease, manifest, registry, s3
-from storage.admin.gc import Garbage
+from storage import commits, files, manifest, registry, s3
 from storage.decision import Decision
-from storage.lease import Held
 from storage.manifest import Manifest
 from storage.registry import Superseded
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 
-COLLECTED = "collected"
-"""A root of its own, from which garbage collection deletes whatever no run uses."""
 MODEL = "contended"
 """Registered model on which all decide."""
-NUM_TARGETS = 3
-"""Leases that are contended for."""
-_WEIGHTS = {"commit": 24, "read": 18, "decide": 24, "lease": 18, "use": 12, "collect": 4}
+_WEIGHTS = {"commit": 24, "read": 18, "decide": 24}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +30,6 @@ class Spec:
     """Where outcomes go, a JSON line each; the worker that takes the place of a killed one goes on after its end."""
     seed: int
     steps: int
-    ttl_s: float
-    """Duration of leases: short, so that stops outlast it."""
     environment: Mapping[str, str]
     """How to reach S3."""
 
@@ -47,11 +37,6 @@ class Spec:
 def place(root: URI, number: int) -> URI:
     """Return where the dataset with that number is committed, by whoever is first."""
     return root.child(f"datasets/raw/data-{number:012x}")
-
-
-def target(root: Root, number: int) -> URI:
-    """Return one of the targets whose leases are contended for."""
-    return root.child(f"checkpoints/leased-{number:012x}")
 
 
 def digest(made: Manifest) -> str:
@@ -62,10 +47,9 @@ def digest(made: Manifest) -> str:
 def work(spec: Spec) -> None:
     """Take the steps that no earlier process has begun."""
     os.environ.update(spec.environment)
-    # Nothing here takes power away, so nothing is flushed; and whoever waits looks again soon.
+    # Nothing here takes power away, so nothing is flushed; and a request is soon tried again.
     files._flush = lambda path: None
-    s3._FIRST_PAUSE_S, in_use._POLL_S, lease._POLL_S = 0.05, 0.01, 0.01
-    in_use._COLLECTOR_TTL_S = spec.ttl_s * (6 if spec.root.startswith("s3") else 1)
+    s3._FIRST_PAUSE_S = 0.05
     begun = [json.loads(line)["step"] for line in spec.log.read_text().splitlines()] if spec.log.exists() else []
     for number in range(max(begun, default=-1) + 1, spec.steps):
         _Worker(spec, number).take_step()
@@ -126,32 +110,6 @@ class _Worker:
             self._note(refused=self._id)
         else:
             self._note(decision=number, reason=self._id)
-
-    def _lease(self) -> None:
-        uri = target(self._root, self._chance.randrange(NUM_TARGETS))
-        with contextlib.suppress(Held), lease.held(self._root, uri, owner="", ttl_s=self._spec.ttl_s, waits=False):
-            self._rest()
-
-    def _use(self) -> None:
-        """Find or make a result as a run does; until the run ends, it is whole."""
-        root = Root(self._root.child(COLLECTED))
-        uri = place(root, self._chance.randrange(2))
-        with in_use.using(root, [uri], owner="a run"):
-            if not manifest.find(uri):
-                file = commits.write_file(uri, "train/part-00000.bin", b"the same each time", split="train", rows=1)
-                commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[file])
-            for _ in range(self._chance.choice((1, 2, 4))):
-                self._rest()
-                manifest.verify(uri)
-
-    def _collect(self) -> None:
-        root = Root(self._root.child(COLLECTED))
-        # On S3 a request of a stopped process may arrive late.
-        within_s = self._spec.ttl_s * (3 if root.is_s3 else 0)
-        garbage = Garbage(root, keep_days=0)
-        for batch in garbage.plan():
-            with in_use.collecting(root) as held:
-                garbage.remove(batch, has_lapsed=functools.partial(held.has_lapsed, within_s=within_s))
 
 
 def _decision(number: int, reason: str) -> Decision:

@@ -29,7 +29,7 @@ from tests.runs import await_that
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _PROGRAMS = Path(sys.executable).parent
-_OF_HOST = ("LANG", "PIPELINE_LOCK_DIR", "OMP_WAIT_POLICY")
+_OF_HOST = ("LANG", "TMPDIR", "OMP_WAIT_POLICY")
 """Variables that services take over from this process."""
 _S3_PORTS = ("master.port", "volume.port", "filer.port")
 _SMALL = {"epochs": 1, "model": "small-cnn", "minimum": 0}

@@ -18,7 +18,6 @@ from storage import commits, files, manifest, tables
 from storage.uri import URI
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
-from tasks.resources.machine_locks import LOCK_DIR
 from tasks.runners.child import Child
 from tests import s3
 from tests.faults import injection, proxy
@@ -140,7 +139,7 @@ def prepared(folder: Path) -> Iterator[Harness]:
         _prefect(folder / "runs") as prefect_url,
     ):
         # The suite itself does without the proxy.
-        os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url, LOCK_DIR: str(folder / "locks")})
+        os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url, "TMPDIR": str(folder)})
         try:
             yield Harness(folder, server, spoiling)
         finally:

@@ -59,7 +59,7 @@ def is_struck(event: Event) -> bool:
 
 
 def is_work(event: Event) -> bool:
-    """Whether `event` brings a result nearer: a training step, or a file; not a probe, a lease or a job's spec."""
+    """Whether `event` brings a result nearer: a training step, or a file; not a probe, a marker or a job's spec."""
     return step(event) or (event["point"] == "written" and any(shelf in event["at"] for shelf in _SHELVES))
 
 

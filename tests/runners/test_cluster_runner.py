@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -16,16 +15,14 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelling
 from ray.job_submission import JobStatus
 
-from storage import lease, manifest
-from storage.admin.gc import Garbage
-from storage.uri import URI, DatasetURI, Root
+from storage import manifest
+from storage.uri import URI, Root
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.events import ENDED
-from tasks.jobs.spec import JobSpec, PreprocessSpec
+from tasks.jobs.spec import JobSpec
 from tasks.runners import cluster_runner, jobs_api
 from tasks.runners.cluster_runner import ClusterRunner
-from tests.storage import results
 
 ADDRESS = "http://127.0.0.1:8265"
 LOG = "one\ntwo\nthree\n" + ENDED + "\n"
@@ -149,20 +146,6 @@ def test_the_error_of_the_deadline_says_how_long_it_was_and_how_to_change_it(clu
     message = "job train-.* is not done within -40 s; use a longer --stage-timeout"
     with pytest.raises(DeadlineExceeded, match=message):
         ClusterRunner(ADDRESS).run("train", spec.model_copy(update={"deadline_s": -40.0}))
-
-
-def test_inputs_of_a_pending_job_stay_when_its_run_has_ended(cluster: Cluster, tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
-    raw = DatasetURI(results.commit(root, "raw", "old"))
-    results.set_age(raw, days=40)
-    target = DatasetURI(results.place(root, "prepared", "new"))
-    spec = PreprocessSpec(storage=root, source=raw, target=target, deadline_s=60, parameters={})
-    runner = ClusterRunner(ADDRESS)
-    runner._job("preprocess", spec)
-    assert list(cluster.jobs) and Garbage(root, keep_days=30).plan() == []
-    lease.take(root, target, owner="the job", uses=spec.uses)
-    runner._job("preprocess", spec)
-    assert len(cluster.jobs) == 1
 
 
 @pytest.mark.usefixtures("prefect_server")

@@ -4,11 +4,10 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 
 import pyarrow as pa
 
-from storage import commits, files, lease, manifest, registry, tables
+from storage import commits, files, manifest, registry, tables
 from storage.decision import Decision
 from storage.kinds import KINDS, RUNS
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
@@ -96,14 +95,12 @@ def decide(
     registry.append(root, data, decision)
 
 
-def write_scratch(root: Root, target: URI, *, uses: Sequence[URI] = ()) -> URI:
-    """What an ended attempt at `target` leaves: the spec of its job, a file of its own, and its lease."""
+def write_scratch(root: Root, target: URI) -> URI:
+    """What an ended attempt at `target` leaves: the spec of its job, and a file of its own."""
     scratch = root.child(f"runs/{target.name}")
     spec = {"runs": scratch, "recipe": {"training": {"epochs": 4}}}
     files.put(scratch.child(f"train-{64 * '0'}.json"), json.dumps(spec).encode())
     files.put(scratch.child("attempt-1/weights"), b"weights")
-    if uses:
-        lease.take(root, target, owner="train-0123456789ab-1", uses=uses).release()
     return scratch
 
 

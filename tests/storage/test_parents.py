@@ -4,6 +4,7 @@ Roots are moved and reached through links, on a disk and on S3.
 """
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,8 @@ def test_all_of_a_root_is_found_where_it_was_moved_to(root: Root) -> None:
     assert registry.withdrawn(registry.history(now, DATA)) == {second.checkpoint}
     assert champions.promote(now, second.checkpoint) == DATA
     assert champions.rollback(now, DATA).champion == first.checkpoint
-    garbage = Garbage(now, keep_days=0)
-    assert {removal.uri for batch in garbage.plan() for removal in garbage.remove(batch)} == second.all()
+    garbage = Garbage(now, keep_days=1, now=time.time() + 2 * 24 * 3600)
+    assert {removal.uri for removal in garbage.remove(garbage.find())} == second.all()
     assert manifest.find(first.raw) and lineage.of(first.report, "report").is_sound
 
 

@@ -1,14 +1,13 @@
 """Output on a terminal, and in files."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from storage import files, in_use, lease, terminal
+from storage import files, terminal
 from storage.uri import Root
 from tests.runs import CHECKOUT
 from tests.storage import results
@@ -69,21 +68,16 @@ class TestUnfinishedWork:
     def root(self, tmp_path: Path) -> Root:
         return Root(str(tmp_path / "data"))
 
-    def test_training_is_at_work_while_it_holds_its_lease_and_cut_off_after(self, root: Root, ask: Ask) -> None:
+    def test_training_is_listed_with_its_epochs_until_its_result_is_committed(self, root: Root, ask: Ask) -> None:
         target = results.place(root, "checkpoint", "mine")
         scratch = results.write_scratch(root, target)
         for epoch in (1, 2):
             files.put(scratch.child(f"attempt-1/epoch-{epoch:04d}/checkpoint.json"), b"{}")
         files.put(scratch.child("attempt-1/epoch-0003/weights.safetensors"), b"half of it")
-        with lease.held(root, target, owner="a job"):
-            (line,) = ask("ls", "--storage", root).out
-        assert line.startswith(f"running on {socket.gethostname()}  train  2 of 4 epochs done  last written 20")
+        line, hint = ask("ls", "--storage", root).out
+        assert line.startswith("unfinished  train  2 of 4 epochs done  last written 20")
         assert line.endswith(f"  {scratch}")
-        with in_use.using(root, [target], owner="a run that prepares its data again"):
-            assert ask("ls", "--storage", root).out[0].startswith("waiting  train  2 of 4")
-        cut_off, hint = ask("ls", "--storage", root).out
-        assert cut_off.startswith("interrupted  train  2 of 4 epochs done  last written 20")
-        assert hint.startswith("interrupted: no result yet; run the same command again")
+        assert hint.startswith("unfinished: no result yet; if no run is working on it, run the same command again")
 
     def test_preparation_and_prediction_are_told_too_and_only_the_kinds_asked_for(self, root: Root, ask: Ask) -> None:
         results.write_scratch(root, results.run(root, "done").checkpoint)

@@ -1,16 +1,17 @@
-"""Garbage collection beside a run. What the run uses stays, and what it makes again is whole."""
+"""Garbage collection beside a run. What the run uses stays."""
 
-import os
 import signal
-import subprocess
-import sys
+import time
 from typing import Any
 
 from storage import files, manifest
+from storage.admin.gc import Garbage
+from storage.uri import Root
 from tests.faults.case import Case, Failed
 from tests.faults.history import is_struck
 from tests.faults.kinds.register import kind
-from tests.runs import CHECKOUT
+
+_LATER_S = 2 * 24 * 3600
 
 
 @kind("garbage collected while a flow is frozen in promote", quick=True)
@@ -19,12 +20,11 @@ def _collected_while_frozen(case: Case) -> dict[str, Any]:
     run = case.start("promote", action="freeze")
     case.reaches(run, is_struck, "the flow froze")
     before = _manifests(case)
-    command = [sys.executable, "-m", "storage", "gc", "--keep-days", "0", "--storage", case.root]
-    env = {**os.environ, **case.harness.environment(case.root)}
-    collector = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
+    garbage = Garbage(Root(case.root), keep_days=1, now=time.time() + _LATER_S)
+    removals = list(garbage.remove(garbage.find()))
     case.send_signal(run.process.pid, signal.SIGCONT, what="the flow again")
-    if collector.returncode or before - _manifests(case):
-        raise Failed(f"what a live run uses was collected:\n{collector.stdout}{collector.stderr}")
+    if lost := before - _manifests(case):
+        raise Failed(f"gc deleted what a live run uses: {sorted(lost)}, {[removal.uri for removal in removals]}")
     return case.expect_recovery(run)
 
 

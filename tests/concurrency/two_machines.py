@@ -1,0 +1,119 @@
+"""Two machines carry out the same run on one storage, and each is killed at random and begins again."""
+
+import json
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+from storage import files, manifest, registry
+from storage.__main__ import main
+from storage.admin import catalog
+from storage.admin.gc import Garbage
+from storage.uri import Root
+from tests.runs import await_that
+
+_LONGEST_S = 12.0
+"""Longest time after which a process is killed; a whole run takes a few seconds."""
+_MOST_KILLS = 3
+"""Of one machine in one round."""
+_DAY_S = 24 * 3600
+_MODEL = "mnist-sample"
+
+
+def play(root: Root, folder: Path, *, chance: random.Random) -> list[str]:
+    """Play one round on the empty `root`; return what happened, in words. Raises `AssertionError`.
+
+    Args:
+        root: Storage that both machines use.
+        folder: Where each machine has a temporary directory of its own, and so a lock of its own.
+        chance: Decides when processes are killed.
+    """
+    machines = [_Machine(root, folder / name, chance) for name in ("first", "second")]
+    try:
+        await_that(lambda: not [machine for machine in machines if not machine.is_done()], interval_s=0.05)
+    finally:
+        for machine in machines:
+            machine.process.kill()
+    first, second = (json.loads(machine.outcome.read_text()) for machine in machines)
+    assert first == second, "the two came to different results"
+    assert len(registry.history(root, _MODEL)) == 1
+    assert main(["verify", "--deep", "--storage", root]) == 0
+    num_files = len(files.walk(root))
+    garbage = Garbage(root, keep_days=1, now=time.time() + 8 * _DAY_S)
+    removals = list(garbage.remove(garbage.find()))
+    left = {entry.path for entry in files.walk(root)}
+    assert not left ^ _belonging(root), f"gc left something behind: {sorted(left ^ _belonging(root))}"
+    kills = [f"{machine.num_kills} kills" for machine in machines]
+    return [*kills, f"{len(first)} results", f"gc deleted {len(removals)} items, {num_files - len(left)} files"]
+
+
+class _Machine:
+    """A machine that carries out the run, and begins again when its process was killed."""
+
+    def __init__(self, root: Root, folder: Path, chance: random.Random) -> None:
+        folder.mkdir(parents=True)
+        self.outcome = folder / "outcome.json"
+        self.num_kills = 0
+        access = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        self._arguments = (root, folder, self.outcome, access)
+        self._chance = chance
+        self._kills_left = chance.randrange(_MOST_KILLS + 1)
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "tests.ingested", "botocore.session", "torch"])
+        self.process: ForkServerProcess = context.Process(target=_carry_out, args=self._arguments, daemon=True)
+        self.process.start()
+        self._killed_at = time.monotonic() + self._chance.uniform(0.1, _LONGEST_S) if self._kills_left else float("inf")
+
+    def is_done(self) -> bool:
+        """Return whether its run has succeeded; kill its process if it is time."""
+        if self.process.exitcode is None and time.monotonic() > self._killed_at:
+            self.process.kill()
+            self.process.join()
+            self.num_kills += 1
+            self._kills_left -= 1
+            self._start()
+        assert not self.process.exitcode, "a run failed"
+        return self.process.exitcode == 0
+
+
+def _carry_out(root: str, folder: Path, outcome: Path, access: dict[str, str]) -> None:
+    """Carry out the run as the flow does, and write the digest of each result's manifest to `outcome`."""
+    from tasks.learning import recipes
+    from tasks.orchestration.stage import using
+    from tasks.planning.make_plan import make_plan
+    from tasks.runners.session import session
+    from tests import ingested
+
+    os.environ.update(access, TMPDIR=str(folder))
+    tempfile.tempdir = str(folder)
+    settings = {"model": "small-cnn", "epochs": 2, "minimum": 0.0, "precision": "fp32"}
+    recipe = recipes.override(recipes.load("mnist-sample-resnet18"), settings)
+    plan = make_plan(storage=root, recipe=recipe, workers=0)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        using(plan.root, plan.uses) as stages,
+        session(plan.root, wanted=False, workers=0) as runner,
+    ):
+        patch.setattr("tasks.promote.announce", lambda *_: None)
+        patch.setattr("tasks.report.publish", lambda *_: None)
+        ingested.run(plan, runner)
+    digests = {stage.uri: manifest.load(stage.uri).digest for stage in stages if stage.uri}
+    outcome.write_text(json.dumps(digests))
+
+
+def _belonging(root: Root) -> set[str]:
+    """Return the paths of all files of the registry and of committed results."""
+    paths = {f"registry/{entry.path}" for entry in files.walk(root.child("registry"))}
+    for folder in catalog.read_folders(catalog.list_folders(root)):
+        names = [manifest.NAME, *(file.path for file in folder.manifest.files)] if folder.manifest else []
+        paths |= {folder.uri.child(name).removeprefix(f"{root}/") for name in names}
+    return paths

@@ -1,0 +1,56 @@
+"""Use markers name what a run uses until it has succeeded."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from storage import files, uses
+from storage.manifest import Damaged
+from storage.uri import URI, Root
+from tests.storage import results
+
+
+def used(root: Root, *, days_later: float = 0) -> set[URI]:
+    """What garbage collection keeps that comes so much later."""
+    return uses.used(root, since=time.time() + (days_later - uses.DAYS) * 24 * 3600)
+
+
+def test_what_a_run_uses_is_named_until_it_has_succeeded(root: Root) -> None:
+    elsewhere = Root(f"{root}-2")
+    first, second = (results.place(root, "checkpoint", name) for name in ("first", "second"))
+    others = results.place(elsewhere, "raw", "others")
+    with uses.using(root, [first, others], run="a") as run:
+        assert first in used(root) and others in used(elsewhere)
+        run.add([second])
+        assert used(root) >= {first, second}
+        with uses.using(root, [second], run="b"):
+            assert files.children(root.child("uses")) == ["a.json", "b.json"]
+        assert used(root) >= {first, second}
+    assert not used(root) and not used(elsewhere)
+
+
+def test_a_run_that_failed_keeps_its_marker_for_a_week_and_the_same_run_takes_it_over(root: Root) -> None:
+    uri = results.place(root, "checkpoint", "model")
+    with pytest.raises(KeyboardInterrupt), uses.using(root, [uri], run="a"):
+        raise KeyboardInterrupt
+    assert used(root, days_later=6.9) == {uri} and not used(root, days_later=7.1)
+    with uses.using(root, [uri], run="a"):
+        pass
+    assert not files.walk(root.child("uses"))
+
+
+def test_another_root_that_cannot_be_written_to_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/uses").write_text("in its way")
+    here, other = Root(f"{tmp_path}/here"), Root(f"{tmp_path}/other")
+    uris = [results.place(here, "raw", "own"), results.place(other, "raw", "foreign")]
+    with uses.using(here, uris, run="a"):
+        assert uris[0] in used(here)
+    assert [message for message in caplog.messages if f"gc of {other} may delete what this run uses" in message]
+
+
+def test_a_marker_that_cannot_be_read_is_named(root: Root) -> None:
+    files.put(root.child("uses/a.json"), b"garbage")
+    with pytest.raises(Damaged, match=r"uses/a\.json cannot be read; delete it when no run is active"):
+        used(root)
