@@ -136,19 +136,16 @@ def children(uri: URI) -> list[str]:
     return sorted(name for name in names if name and not name.startswith(_TEMPORARY))
 
 
-def walk(
-    uri: URI, *, unnamed: list[str] | None = None, closed: list[str] | None = None, folders: list[str] | None = None
-) -> list[Entry]:
+def walk(uri: URI, *, unnamed: list[str] | None = None, closed: list[str] | None = None) -> list[Entry]:
     """Return every file below `uri` at any depth, sorted by path; empty if nothing is there.
 
     Temporary files, which `children` leaves out, are included; a link to a folder is a file. Appends to the lists:
     `unnamed` S3 keys that no URI can express, such as `a//b`; `closed` paths that may not be looked into, which raise
-    `PermissionError` without it; `folders` those on a disk, and those with a console's marker on S3, with a final `/`.
+    `PermissionError` without it.
     """
-    unnamed, folders = [] if unnamed is None else unnamed, [] if folders is None else folders
     if uri.is_s3:
-        return sorted(itertools.starmap(Entry, s3.walk(uri, unnamed=unnamed, folders=folders)))
-    return sorted(_walk_on_disk(uri, closed, folders))
+        return sorted(itertools.starmap(Entry, s3.walk(uri, unnamed=[] if unnamed is None else unnamed)))
+    return sorted(_walk_on_disk(uri, closed))
 
 
 def remove(uri: URI) -> None:
@@ -208,7 +205,7 @@ def _names_on_disk(folder: URI) -> set[str]:
     return names
 
 
-def _walk_on_disk(folder: URI, closed: list[str] | None, below: list[str]) -> Iterator[Entry]:
+def _walk_on_disk(folder: URI, closed: list[str] | None) -> Iterator[Entry]:
     def refuse(error: OSError) -> None:
         if isinstance(error, PermissionError) and closed is not None and error.filename != folder:
             closed.append(os.path.relpath(error.filename, folder))
@@ -217,7 +214,6 @@ def _walk_on_disk(folder: URI, closed: list[str] | None, below: list[str]) -> It
 
     for place, folders, names in os.walk(folder, onerror=refuse):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        below += [f"{os.path.relpath(os.path.join(place, name), folder)}/" for name in {*folders}.difference(links)]
         for name in [*names, *links]:
             path = os.path.join(place, name)
             try:

@@ -132,19 +132,18 @@ def names(folder: URI) -> set[str]:
     return {key.removeprefix(prefix).rstrip("/") for key in keys}
 
 
-def walk(folder: URI, *, unnamed: list[str], folders: list[str]) -> Iterator[tuple[str, int, float, str]]:
+def walk(folder: URI, *, unnamed: list[str]) -> Iterator[tuple[str, int, float, str]]:
     """Yield path, size, time of the last write and ETag of every file below `folder`.
 
-    Append keys that no URI can express to `unnamed`, and to `folders` the paths of empty files that end in `/`:
-    consoles' markers.
+    Append keys that no URI can express to `unnamed`; skip empty files that end in `/`, which are consoles' markers.
     """
     prefix = _prefix(folder)
     with suppress(FileNotFoundError):  # no such bucket
         for entry in itertools.chain.from_iterable(page.get("Contents", []) for page in _pages(folder)):
             path = entry["Key"].removeprefix(prefix)
             if f"/{path}".endswith("/") and not entry["Size"]:
-                folders += [path] if path else []
-            elif {"", ".", ".."}.isdisjoint(path.split("/")):
+                continue
+            if {"", ".", ".."}.isdisjoint(path.split("/")):
                 yield path, int(entry["Size"]), entry["LastModified"].timestamp(), entry["ETag"].strip('"')
             else:
                 unnamed.append(path)

@@ -1,6 +1,7 @@
 """Layouts that people's data have: each image gets its class and split, in training and in prediction, or a refusal."""
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tasks.learning import recipes
 from tasks.learning.images import classes_of
 from tasks.planning import data_summary, make_plan, user_images
 from tasks.planning.plan import Plan
+from tasks.planning.user_images import layout
 from tests.image_folder import encoded
 from tests.ingested import ingested
 from tests.s3 import Server
@@ -24,6 +26,7 @@ CLASSES = ("cat", "dog", "owl")
 NUMBERS = [str(number) for number in range(12)]
 Meant = dict[str, tuple[str, str]]
 """Split and class of each image, by path."""
+_DOCS = Path(__file__).parents[2] / "docs"
 EXTRA = ("", "cat")
 """Of an image that is left out."""
 
@@ -40,26 +43,16 @@ def images(train: str, test: str, classes: Sequence[str] = CLASSES) -> Meant:
 
 
 SPLIT: dict[str, Meant] = {
-    "words": images("my_train/{}", "Test Set/{}"),
-    "camel case and years": images("TrainingImages/{}", "val2017/{}"),
     "doubled": images("seg_train/seg_train/{}", "seg_test/seg_test/{}") | {"seg_pred/seg_pred/1.png": EXTRA},
-    "copied": images("xray/train/{}", "xray/test/{}") | {"xray/xray/train/cat/9.png": EXTRA},
-    "a folder between": images("train/images/{}", "test/images/{}") | {"train/banner.png": EXTRA},
+    "a folder between": images("train/images/{}", "Test Set/images/{}") | {"train/banner.png": EXTRA},
     "validation beside test": images("train/{}", "test/{}") | {"val/cat/2.png": EXTRA},
     "deeper": images("train/{}/images", "test/{}/day 1") | {"train/cat/dog/9.png": ("train", "cat")},
     "one class in test": images("train/{}", "test/{}/old", ["cat"])
     | images("train/{}", "test/{}/new", ["cat"])
     | {path: its for path, its in images("train/{}", "").items() if its[0] == "train"},
     "numbers": images("train/{}", "test/{}", NUMBERS),
-    "system files": images("train/{}", "test/{}")
-    | {"train/@eaDir/1.png": EXTRA, "train/cat/@eaDir/1.png/SYNOPHOTO_THUMB_M.jpg": EXTRA, "#recycle/dog/2.png": EXTRA},
+    "by content": images("photos/photos/{}", "photos/photos/{}/more") | {"cover.png": EXTRA},
 }
-BY_CONTENT: dict[str, tuple[str, Meant]] = {
-    "wrapped": ("photos/photos/{}", {"cover.png": EXTRA}),
-    "deeper": ("{}/images", {"cat/day 1/1.png": ("train", "cat"), "cat/dog/2.png": ("train", "cat")}),
-    "a class that contains a split's name": ("bullet_train {}", {}),
-}
-"""Layouts without splits: the folders of the images, and other images."""
 
 
 def write(folder: URI, meant: Meant) -> None:
@@ -115,20 +108,55 @@ def local(tmp_path: Path) -> Root:
 
 
 @pytest.mark.parametrize("layout", SPLIT)
-def test_images_below_splits_have_their_labels_in_training_and_in_prediction(local: Root, layout: str) -> None:
-    check(local, SPLIT[layout])
-
-
-@pytest.mark.parametrize("layout", BY_CONTENT)
-def test_images_without_splits_have_their_labels_in_training_and_in_prediction(local: Root, layout: str) -> None:
-    folder, more = BY_CONTENT[layout]
-    names = {name: folder.split("/")[0].format(name) if folder.startswith("bullet") else name for name in CLASSES}
-    usual = {path: (split, names[name]) for path, (split, name) in images(folder, folder).items()}
-    check(local, usual | more, "test_fraction=0.4")
+def test_images_have_their_labels_in_training_and_in_prediction(local: Root, layout: str) -> None:
+    check(local, SPLIT[layout], *(["test_fraction=0.4"] if layout == "by content" else []))
 
 
 def test_layouts_are_read_on_s3_as_on_a_disk(root: Root) -> None:
     check(root, SPLIT["doubled"])
+
+
+PUBLIC = [
+    entry.strip().split("\n    ")
+    for block in re.findall("```text\n(.*?)```", (_DOCS / "layouts.md").read_text(), re.DOTALL)
+    for entry in block.split("\n\n")
+]
+"""Name, paths and outcome of each layout that the docs show."""
+
+
+@pytest.mark.parametrize(("paths", "outcome"), [entry[1:] for entry in PUBLIC], ids=[entry[0] for entry in PUBLIC])
+def test_public_data_set_is_read_or_refused_as_the_docs_say(local: Root, paths: str, outcome: str) -> None:
+    folder = local.child("photos")
+    touch(folder, *(path for pattern in paths.split() for path in expanded(pattern)))
+    try:
+        data = user_images.find(folder, are_grouped=True)  # which files are test rows does not matter here
+    except ValueError as error:
+        assert re.match(re.escape(f"--data: {folder}: {outcome.removeprefix('refused: ')}") + "[;:,]", str(error))
+        assert "\n" not in str(error) and ("parquet" in paths or str(error).endswith(layout.EXPECTED))
+        return
+    if data.kind == "parquet":
+        assert (
+            outcome == f"read: Parquet; test rows in {', '.join(row.path for row in data.files if row.split == 'test')}"
+        )
+        return
+    assert outcome == f"read: {data.labels}{'; test rows by content' if data.test_fraction else ''}"
+    predicted = {file.path: file.label for file in user_images.find_new(folder, classes=data.classes).files}
+    assert {file.path: predicted[file.path] for file in data.files} == {file.path: file.label for file in data.files}
+
+
+def test_the_docs_show_at_least_forty_public_data_sets() -> None:
+    assert len({entry[0] for entry in PUBLIC}) == len(PUBLIC) >= 40
+
+
+def expanded(pattern: str) -> list[str]:
+    """Return the paths that a pattern such as `{train,test}/1.png` stands for."""
+    before, has_choice, rest = pattern.partition("{")
+    choices, _, after = rest.partition("}")
+    return (
+        [f"{before}{choice}{end}" for choice in choices.split(",") for end in expanded(after)]
+        if has_choice
+        else [before]
+    )
 
 
 def parquet(images: Sequence[bytes], **columns: Any) -> bytes:
@@ -177,62 +205,23 @@ def test_check_on_s3_names_the_column_of_labels_and_leaves_the_counting_to_the_r
     )
 
 
-FLAT = ["cat/1.png", "dog/2.png"]
 WHOLE = ["train/cat/1.png", "train/dog/2.png", "test/cat/3.png"]
 REFUSED = {
     "nothing": (["readme.txt"], "neither images nor Parquet"),
     "both kinds": (["train.parquet", "a.png"], "holds 1 Parquet file, such as train.parquet, and 1 image, such as a"),
-    "one class": (["cats/a.png", "c.png"], "at least two classes below .*, got cats"),
     "class only in test": ([*WHOLE, "test/owl/4.png"], "class owl has test images but no training images"),
-    "too few for a split by content": (FLAT, "selects no test rows from 2 images|selects all images of class"),
-    "no test": (
-        ["my_train/cat/1.png", "other/dog/2.png"],
-        "no split test; my_train was read as split train; .* images of my_train/, name that folder; if a class is",
-    ),
-    "test without labels": (
-        ["train/cat/1.png", "train/dog/2.png", "val/cat/3.png", "val/dog/4.png", "test/5.png"],
-        "in test/, read as split test; if its images have no labels, move test/ elsewhere",
-    ),
-    "class called train": (["bus/1.png", "car/2.png", "train/3.png"], "train was read as split train; .* rename its f"),
-    "two of a split": (
-        ["train/cat/1.png", "extra_train/cat/2.png", "test/cat/3.png"],
-        "extra_train, train are all named like split train; keep one and move the others elsewhere, or put all",
-    ),
-    "copy among classes": (
-        ["cat/1.png", "dog/2.png", "pets/cat/1.png", "pets/dog/2.png"],
-        r"class folder pets/ has folders named like the classes beside it \(cat, dog\)",
+    "too few for a split by content": (
+        ["cat/1.png", "dog/2.png"],
+        "selects no test rows from 2 images|selects all images of class",
     ),
     "wrapped in a class": (["dog/cat/1.png", "dog/dog/2.png"], "dog, above class folder cat, is named like a class"),
-    "empty class": ([*FLAT, "owl/"], "class folder owl/ has no images that can be read, or is a link"),
-    "images and masks": (
-        ["Images/1.png", "masks/1.png"],
-        "Images, masks are folders of a data set for detection or segmentation, .* rename these if they are the cl",
-    ),
-    "labels in a table": (["images/0.png", "labels.csv"], "left out: labels.csv: labels are not read from tables; put"),
-    "parts of a set with a table": (
-        ["part_1/a.png", "part_2/b.png", "x.csv"],
-        "folders part_1, part_2 differ only in their numbers, beside x.csv: labels are not read .* or move x.csv",
-    ),
-    "parquet of no split": (["data.parquet", "trained.parquet"], "no split test and no split train"),
-    "parquet of two sets": (["full/train.parquet", "mini/train.parquet", "test.parquet"], "full/train, mini/train are"),
-    "parquet of two folds": (
-        ["fold1_train.parquet", "fold2_train.parquet", "test.parquet"],
-        "fold 1 train, fold 2 train are all named like split train; keep one .* or put all into one folder train",
-    ),
-    "missing shard": (
-        ["train-00000-of-00003.parquet", "test.parquet"],
-        "2 of 3 shards are missing beside train-00000-of-00003.parquet; add them, or rename",
-    ),
-    "Delta Lake": (["train/0.parquet", "test.parquet", "train/_delta_log/00.json"], "train/_delta_log/00.json is of a"),
     "Hudi": (["train/0.parquet", "test.parquet", ".hoodie/hoodie.properties"], "hoodie.properties is of a Delta Lake,"),
     "Iceberg": (["train/0.parquet", "test.parquet", "metadata/v2.metadata.json"], "metadata.json is of a Delta Lake,"),
 }
 
 
 @pytest.mark.parametrize("layout", REFUSED)
-def test_what_is_ambiguous_or_cannot_be_learned_is_refused_in_one_line_with_the_next_step(
-    local: Root, layout: str
-) -> None:
+def test_what_cannot_be_learned_is_refused_in_one_line_with_the_next_step(local: Root, layout: str) -> None:
     paths, says = REFUSED[layout]
     touch(local, *paths)
     with pytest.raises(ValueError, match=f"^--data: .*({says})") as caught:
@@ -241,27 +230,17 @@ def test_what_is_ambiguous_or_cannot_be_learned_is_refused_in_one_line_with_the_
 
 
 def touch(folder: URI, *paths: str) -> None:
-    """Write a file at each path, or a folder if it ends in `/`."""
+    """Write a file at each path."""
     for number, path in enumerate(paths):
-        if path.endswith("/"):
-            Path(folder, path).mkdir(parents=True)
-        else:
-            files.put(folder.child(path), str(number).encode())
+        files.put(folder.child(path), str(number).encode())
 
 
-def test_link_in_place_of_a_class_folder_is_refused(local: Root) -> None:
-    touch(local, *FLAT)
-    Path(local, "owl").symlink_to(Path(local, "cat"))
-    with pytest.raises(ValueError, match="class folder owl/ has no images .* is a link, which is not followed"):
-        user_images.find(local)
-
-
-def test_class_folder_of_a_marker_without_images_is_refused_on_s3(s3: Server) -> None:
-    client = s3.client()
-    for key in (*FLAT, "owl/"):
-        client.put_object(Bucket=s3.bucket, Key=f"marked/{key}", Body=b"1" if key.endswith("png") else b"")
-    with pytest.raises(ValueError, match="class folder owl/ has no images"):
-        user_images.find(URI(f"s3://{s3.bucket}/marked"))
+def test_link_in_place_of_a_class_folder_is_left_out_and_named(local: Root) -> None:
+    touch(local, *WHOLE)
+    Path(local, "train/owl").symlink_to(Path(local, "train/cat"))
+    assert [str(files) for files in user_images.find(local).left_out] == [
+        "1 file is left out (links to folders, which are not followed): train/owl"
+    ]
 
 
 def test_complete_shards_and_single_files_are_accepted(local: Root) -> None:
@@ -280,10 +259,6 @@ def test_complete_shards_and_single_files_are_accepted(local: Root) -> None:
         (
             images("train/{}", "test/{}", ["Cat", "cat", "dog"]),
             "classes 'Cat', 'cat' differ only in case or blanks; are they one class?",
-        ),
-        (
-            {f"{place}/{name}/{n}.png": EXTRA for place in ("north", "south") for name in CLASSES for n in range(8)},
-            "classes north, south all have folders cat, dog, owl; if those are the classes, make",
         ),
         (images("train/{}", "val/{}"), "there is no split test; val is used instead"),
         (images("train/{}", "test/{}") | {"train/fox/1.png": EXTRA}, "there are no test images of class fox, so it"),

@@ -62,7 +62,7 @@ def test_every_file_is_read_or_counted_with_the_reason_and_the_first_names(pictu
         "not images or Parquet, by their file names": ["readme.txt"],
         listing.UNREAD: ["train/pears/c.HEIC"],
         "system files": ["train/pears/Thumbs.db"],
-        "split val: validation rows are taken from train": ["val/pears/g.png"],
+        "in a split validation: validation rows are taken from train": ["val/pears/g.png"],
     }
     for path in itertools.chain(*odd.values()):
         (pictures / path).parent.mkdir(parents=True, exist_ok=True)

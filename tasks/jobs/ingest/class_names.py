@@ -108,15 +108,6 @@ def remarks(files: Sequence[FileLabels], classes: Sequence[str]) -> Iterator[str
     yield from lookalikes(classes)
 
 
-def check_can_be_classes(names: Collection[str]) -> None:
-    """Raise `ValueError` if `names` are the folders of a data set for detection or segmentation."""
-    if {name.lower() for name in names} <= {"annotations", "images", "labels", "masks"}:
-        raise ValueError(
-            f"{', '.join(sorted(names))} are folders of a data set for detection or segmentation, which is not "
-            "supported; put the images of each class into a folder of its name, or rename these if they are the classes"
-        )
-
-
 def lookalikes(classes: Iterable[str]) -> Iterator[str]:
     """Yield a warning for each set of classes whose names differ only in case or blanks."""
     alike: defaultdict[str, list[str]] = defaultdict(list)

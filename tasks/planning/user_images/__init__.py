@@ -95,11 +95,10 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_gr
         if folder_listing.parquet:
             read = layout.of_parquet([entry.path for entry in folder_listing.parquet])
         else:
-            read = layout.of_images(
-                [entry.path for entry in folder_listing.images], folder_listing.others, name=uri.name
-            )
+            read = layout.of_images([entry.path for entry in folder_listing.images], name=uri.name)
     except ValueError as error:
-        raise ValueError(f"{option}: {uri}: {error}") from None
+        first = folder_listing.first_folders()
+        raise ValueError(f"{option}: {uri}: {error}; its first folders are {first}; {layout.EXPECTED}") from None
     number = {name: label for label, name in enumerate(read.classes)}
     labels = {path: number[name] for path, name in read.class_of.items()}
     entries = [entry for entry in folder_listing.images or folder_listing.parquet if entry.path in read.splits]

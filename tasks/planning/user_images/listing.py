@@ -62,10 +62,13 @@ class Listing:
 
     images: list[Entry]
     parquet: list[Entry]
-    others: list[str]
-    """Paths of other files that the user may mean as images; folders, which may be empty, end in `/`."""
     skipped: defaultdict[str, list[str]]
     """Paths that are left out, by reason."""
+
+    def first_folders(self) -> str:
+        """Name the first folders of the images or Parquet files."""
+        folders = sorted({entry.path[: entry.path.rfind("/") + 1] for entry in self.images or self.parquet} - {""})
+        return (", ".join(map(_shown, folders[:_SHOWN])) or "none") + (", ..." if len(folders) > _SHOWN else "")
 
     def left_out(self) -> tuple[LeftOut, ...]:
         """Count the files that are left out by reason, in a fixed order."""
@@ -92,9 +95,8 @@ def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) ->
     """
     unnamed: list[str] = []
     closed: list[str] = []
-    folders: list[str] = []
-    listing = Listing([], [], [], defaultdict(list))
-    for entry in [single] if single else files.walk(uri, unnamed=unnamed, closed=closed, folders=folders):
+    listing = Listing([], [], defaultdict(list))
+    for entry in [single] if single else files.walk(uri, unnamed=unnamed, closed=closed):
         _sort(entry, uri, listing)
     for path in closed:
         if not (reason := not_data(path)):
@@ -105,7 +107,6 @@ def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) ->
         listing.skipped[reason].append(path)
     if unnamed:
         listing.skipped["part of the key is empty, '.' or '..'; rename them"] += unnamed
-    listing.others.extend(path for path in folders if not not_data(path.rstrip("/")))
     if listing.parquet and listing.images:
         both = ", and ".join(
             f"{count(len(entries), kind)}, such as {_shown(entries[0].path)}"
@@ -134,11 +135,9 @@ def _sort(entry: Entry, uri: URI, listing: Listing) -> None:
         listing.images.append(entry)
     elif not uri.is_s3 and os.path.isdir(uri.child(entry.path)):
         listing.skipped["links to folders, which are not followed"].append(entry.path)
-        listing.others.append(f"{entry.path}/")
     else:
         reason = UNREAD if name.endswith(_UNREAD) else "not images or Parquet, by their file names"
         listing.skipped[reason].append(entry.path)
-        listing.others.append(entry.path)
 
 
 def not_data(path: str) -> str:
