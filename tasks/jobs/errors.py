@@ -4,7 +4,6 @@ A training worker saves the text for its driver; the driver writes it to the log
 """
 
 import contextlib
-import re
 import traceback
 
 from storage import error_policy, files
@@ -16,15 +15,6 @@ _LONGEST = 2000
 """Characters of an error's message that are kept."""
 _TRACE = "traceback.txt"
 _ERROR_FILE = "error.txt"
-_MONITOR = re.compile(
-    r"due to the node running low on memory.*?IP: (?P<node>[^,]+),"
-    r".*?was (?P<used>[\d.]+)GB used / (?P<all>[\d.]+)GB limit.*?exceeded threshold of (?P<limit>\d+)B",
-    re.DOTALL,
-)
-_KILLED = re.compile(
-    r"Selected to kill: .*?task name=(?P<name>[^,]*),.*?pid=(?P<pid>\d+), actual memory used=(?P<gb>[\d.]+)GB"
-)
-"""What Ray 2.60 says of a node whose memory is full, and of a process that it killed there."""
 _MEMORY_ADVICE = (
     "use fewer --workers, a smaller batch_size, --set micro_batches=4 or --set loader=streaming "
     "(docs/troubleshooting.md)"
@@ -52,7 +42,8 @@ def job_error(error: BaseException, *, folder: URI) -> JobFailed:
     is_permanent = error_policy.is_permanent(cause)
     kind, message = type(cause).__name__, str(cause).strip()[:_LONGEST]
     if error_policy.is_out_of_memory(cause):
-        kind, message = "OutOfMemoryError", killed_for_memory(str(cause)) or message
+        first_line = message.partition("\n")[0] or "no memory is left"  # Ray's message goes on for pages
+        kind, message = "OutOfMemoryError", f"{first_line}; {_MEMORY_ADVICE}"
     elif error_policy.is_disk_full(cause) and not isinstance(cause, DiskFull):  # raised while Ray Train itself wrote
         kind, message = DiskFull.__name__, f"the disk is full: {cause}; make room, then run the same command again"
     # The message of UserCodeError names the original error; a user's mistake needs no type.
@@ -62,20 +53,6 @@ def job_error(error: BaseException, *, folder: URI) -> JobFailed:
         trace = getattr(cause, "trace", "") or redact_text("".join(traceback.format_exception(error)))
         message += _kept(trace, folder.child(_TRACE))
     return (JobRefused if is_permanent else JobFailed)(message)
-
-
-def killed_for_memory(report: str) -> str | None:
-    """Return the report of Ray's memory monitor as one line: process, its size, limit, advice; none for other text."""
-    node, killed = _MONITOR.search(report), list(_KILLED.finditer(report))
-    if node is None or not killed:
-        return None
-    process = max(killed, key=lambda match: float(match["gb"]))
-    name = process["name"].removesuffix(".__init__").rpartition(":")[2]
-    memory = f"{node['used']} of {node['all']} GB used, limit {int(node['limit']) / 2**30:.2f} GB"
-    return (
-        f"Ray ended process {process['pid']} ({name}, {process['gb']} GB) on node {node['node']}, because its memory "
-        f"was full: {memory}; {_MEMORY_ADVICE}"
-    )
 
 
 def root_cause(error: BaseException) -> BaseException:

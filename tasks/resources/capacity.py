@@ -44,8 +44,7 @@ def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) ->
     except ValueError as error:
         return have + _warned(f"each stage waits for the cluster to add nodes: {error}")
     each = f"{'1 GPU and ' if scale.use_gpu else ''}{count(scale.cpus, 'CPU')} each"
-    feeds = _fed(workers, needs, scaling.num_gpus(*nodes) if scale.use_gpu else 0)
-    return f"{have}{count(scale.workers, 'worker')} with {each}{feeds}"
+    return f"{have}{count(scale.workers, 'worker')} with {each}"
 
 
 @functools.cache
@@ -53,14 +52,6 @@ def _warned(text: str) -> str:
     """Show `text` as a warning, once per process: on a cluster that adds no nodes, the run will fail."""
     terminal.show(f"WARNING: {text}", sys.stderr)
     return text
-
-
-def _fed(workers: scaling.Workers, needs: scaling.Needs, gpus: int) -> str:
-    """Describe why fewer workers than `gpus` were chosen; empty if they were asked for, or if each GPU has one."""
-    fed = scaling.most_gpus_fed(needs.batch_size)
-    if workers is not None or fed >= gpus:
-        return ""
-    return f"; batch_size={needs.batch_size} keeps only {fed} of {gpus} GPUs busy, use --workers {gpus} for all of them"
 
 
 def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
@@ -71,8 +62,7 @@ def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
             f"RAY_ADDRESS to a cluster, or {devices.CPU_ADVICE}"
         )
     if gpus and not needs.cpus:  # they share the CPUs
-        have = f"local, {count(cores, 'core')}, {count(gpus, 'GPU')}, at most {count(gpus, 'worker')}"
-        return have + _fed(workers, needs, gpus)
+        return f"local, {count(cores, 'core')}, {count(gpus, 'GPU')}, at most {count(gpus, 'worker')}"
     most = int((cores + SPARE_CPUS - 1) // (needs.cpus or 1))
     if (workers or 1) > most:
         each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""

@@ -67,28 +67,16 @@ def trouble(number: int | None = None) -> str | None:
     """
     import torch
 
-    build = f"torch {torch.__version__}"
-    if torch.cuda.is_available():
-        if number is None:
-            return None
-        try:
-            torch.ones(2, device=torch.device("cuda", number)).sum().item()
-        except RuntimeError as error:
-            advice = "check with nvidia-smi there which process holds it, and that this torch supports its generation"
-            return f"{build} says of GPU {number}: {_says(error)}; {advice}"
-        return None
-    if torch.version.cuda is None and torch.version.hip is None:
-        return f"{build} is a build for CPUs only; install the versions of requirements.lock there"
     try:
-        torch.cuda.init()
+        if number is None:
+            torch.cuda.init()
+        else:
+            torch.ones(2, device=torch.device("cuda", number)).sum().item()
     except (RuntimeError, AssertionError) as error:
-        return f"{build} for CUDA {torch.version.cuda} says: {_says(error)}; check the driver there (nvidia-smi)"
-    return f"{build} finds no GPU; check CUDA_VISIBLE_DEVICES there"
-
-
-def _says(error: BaseException) -> str:
-    """Return the first sentence of torch's message."""
-    return " ".join(str(error).split("\nSearch for ")[0].split()).partition(". ")[0]
+        says = " ".join(str(error).split("\nSearch for ")[0].split()).partition(". ")[0]
+        advice = "check CUDA_VISIBLE_DEVICES and nvidia-smi there, and that it is a build for these GPUs"
+        return f"torch {torch.__version__} says: {says}; {advice}"
+    return None
 
 
 def trouble_in_child() -> str | None:

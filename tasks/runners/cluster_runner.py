@@ -134,7 +134,8 @@ class ClusterRunner:
 
     def _reason(self, job: str) -> str:
         with contextlib.suppress(OSError, RuntimeError):
-            return f": {self._client().get_job_info(job).message}"
+            first_line = str(self._client().get_job_info(job).message).partition("\n")[0]
+            return f": {first_line}"
         return ""
 
     def _read_rest(self, follower: Follower, job: str, read: int) -> None:

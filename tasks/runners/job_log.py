@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any
 
-from tasks.jobs.errors import JobFailed, JobRefused, killed_for_memory
+from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.events import ENDED, EPOCHS, ERROR, PROGRESS, RANK
 from tasks.orchestration.stage import logger
 
@@ -64,8 +64,6 @@ class Follower:
         """Return the error that ended the job, `otherwise` if it named none; in that case log its last lines."""
         if self._error is not None:
             return self._error
-        if line := killed_for_memory(otherwise):
-            return JobFailed(line)
         for line in self._last:
             logger().error(line)
         return JobFailed(otherwise)

@@ -61,12 +61,6 @@ class TestThisMachine:
             capacity.check_workers(8)
         assert capacity.check_workers(2) == "local, 16 cores, 2 GPUs, at most 2 workers"
 
-    def test_gpus_that_a_small_batch_does_not_feed_are_named_with_the_way_to_use_them(self) -> None:
-        fed = "; batch_size=64 keeps only 1 of 2 GPUs busy, use --workers 2 for all of them"
-        assert capacity.check_workers(None, Needs(batch_size=64)).endswith(f"at most 2 workers{fed}")
-        assert capacity.check_workers(2, Needs(batch_size=64)) == "local, 16 cores, 2 GPUs, at most 2 workers"
-        assert capacity.check_workers(None, Needs(batch_size=128)) == "local, 16 cores, 2 GPUs, at most 2 workers"
-
     @pytest.mark.parametrize(
         ("workers", "told"),
         [

@@ -1,7 +1,5 @@
 """A GPU that torch cannot use is an error that says why and what to do, never a reason to compute on the CPU."""
 
-import re
-
 import pytest
 import torch
 
@@ -48,44 +46,19 @@ def test_a_gpu_that_torch_finds_but_cannot_compute_on_is_a_permanent_error_that_
     with pytest.raises(devices.UnusableGpu) as raised:
         devices.choose(asked, where="10.0.0.7 (ab12cd34)", number=1)
     assert str(raised.value) == (
-        f"torch cannot use a GPU on node 10.0.0.7 (ab12cd34): torch {torch.__version__} says of GPU 1: "
-        "CUDA error: out of memory; check with nvidia-smi there which process holds it, and that this torch "
-        f"supports its generation; or {devices.CPU_ADVICE}"
+        f"torch cannot use a GPU on node 10.0.0.7 (ab12cd34): torch {torch.__version__} says: CUDA error: out of "
+        "memory; check CUDA_VISIBLE_DEVICES and nvidia-smi there, and that it is a build for these GPUs; or "
+        f"{devices.CPU_ADVICE}"
     )
 
 
 @no_gpu_here
-@pytest.mark.parametrize(
-    ("attribute", "value", "says"),
-    [
-        (
-            "torch.version.cuda",
-            None,
-            r"torch \S+ is a build for CPUs only; install the versions of requirements.lock there",
-        ),
-        (
-            "torch.cuda.init",
-            RuntimeError("Found no NVIDIA driver on your system. Please check"),
-            "Found no NVIDIA driver",
-        ),
-        ("torch.cuda.init", None, "finds no GPU; check CUDA_VISIBLE_DEVICES there"),
-    ],
-    ids=["a build for CPUs", "no driver", "hidden"],
-)
-def test_a_gpu_that_torch_cannot_use_is_a_permanent_error_that_names_node_reason_and_next_step(
-    monkeypatch: pytest.MonkeyPatch, attribute: str, value: Exception | None, says: str
-) -> None:
-    def init() -> None:
-        if value:
-            raise value
-
-    monkeypatch.setattr("torch.version.cuda", "13.0")
-    monkeypatch.setattr(attribute, init if attribute.endswith("init") else value)
+def test_a_worker_without_a_usable_gpu_is_a_permanent_error_with_torchs_words_and_the_next_step() -> None:
     with pytest.raises(devices.UnusableGpu) as raised:
         devices.choose("cuda", where="10.0.0.7 (ab12cd34)")
-    told = str(raised.value)
-    assert told.startswith("torch cannot use a GPU on node 10.0.0.7 (ab12cd34): ") and re.search(says, told)
-    assert told.endswith("; or use --set device=cpu to compute on CPUs")
+    message = str(raised.value)
+    assert message.startswith("torch cannot use a GPU on node 10.0.0.7 (ab12cd34): torch ") and " says: " in message
+    assert message.endswith("; or use --set device=cpu to compute on CPUs")
     assert error_policy.is_permanent(raised.value)
 
 

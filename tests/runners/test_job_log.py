@@ -117,40 +117,8 @@ def test_the_error_that_ended_the_job_is_kept(permanent: bool, kind: type[Except
     assert str(follower.error("it ended")) == "no rows"
 
 
-_KILLED = """\
-Unexpected error occurred: 1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: \
-10.0.0.7, ID: 71fb1b17d87da60d93d8d6f97af692783be750542ff812c12e77f056) was 22.87GB used / 23.54GB limit (0.971538)
-OOM kill reason: Memory usage 24556634112B exceeded threshold of 24012676915B (95.0% of 25276502016B limit)
-Object store memory usage: [- objects spillable: 0
-
-Eviction Stats:
-(global lru) bytes evicted: 0]
-Ray killed 2 worker(s) based on the killing policy
-Considered workers: [
-Selected to kill: (Task: job ID=01000000, lease ID=0000, task name=_ray_internal_job_actor_train-7d86-1:JobSupervisor\
-.__init__, required resources={}, pid=10251, actual memory used=0.05GB, worker ID=372363bade48)
-Selected to kill: (Actor(386f542b): job ID=01000000, lease ID=0001, task name=RayTrainWorker.__init__, required \
-resources={CPU: 1}, pid=7991, actual memory used=17.25GB, worker ID=b597c257)
-]
-Top 10 memory users: PID	MEM(GB)	COMMAND
-7991	17.25	ray::RayTrainWorker
-Consider provisioning more memory on this node. Set max_restarts and max_task_retries to enable retry."""
-"""As Ray 2.60 says it, shortened."""
-
-
-def test_a_process_that_rays_memory_monitor_killed_is_one_line_with_its_size_the_limit_and_advice(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    follower = Follower()
-    follower.feed(_KILLED, ended=True)
-    caplog.clear()
-    for message in (
-        str(follower.error(f"job train-1 ended FAILED: {_KILLED}")),
-        str(errors.job_error(OutOfMemoryError(_KILLED), folder=URI("/nowhere"))).removeprefix("OutOfMemoryError: "),
-    ):
-        assert message == (
-            "Ray ended process 7991 (RayTrainWorker, 17.25 GB) on node 10.0.0.7, because its memory was full: 22.87 of "
-            "23.54 GB used, limit 22.36 GB; use fewer --workers, a smaller batch_size, --set micro_batches=4 or --set "
-            "loader=streaming (docs/troubleshooting.md)"
-        )
-    assert not caplog.records
+def test_an_error_of_memory_is_the_first_line_of_its_message_with_advice() -> None:
+    text = "Memory on the node (IP: 10.0.0.7) was 22.87GB used / 23.54GB limit\nTop 10 memory users: PID"
+    error = errors.job_error(OutOfMemoryError(text), folder=URI("/nowhere"))
+    assert str(error).startswith(f"OutOfMemoryError: {text.splitlines()[0]}; use fewer --workers, a smaller batch_size")
+    assert type(error) is JobRefused and "Top 10" not in str(error)
