@@ -21,7 +21,6 @@ from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
 from tasks.jobs.preprocess import near_duplicates, samples
 from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
-from tasks.jobs.train.attempts import training_images
 from tasks.learning import hardware, images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
@@ -99,7 +98,6 @@ def gather(
     for row in drawn:
         if row["kind"] == samples.OF_CLASS:
             class_samples[row["class"]].append(row["image"])
-    first_seen = training_images(checkpoint, trained)
     downloaded = _files(raw_uri, raw)
     results = {"download": downloaded, "ingest": raw, "preprocess": prepared, "train": trained, "predict": predicted}
     steps: list[tuple[str, URI, Manifest | None]] = [
@@ -141,7 +139,6 @@ def gather(
         parameters=parameters.values | _resolved(trained),
         command=parameters.command,
         producer=trained.producer,
-        training_images=tuple(images.with_names(first_seen)) if first_seen else (),
         notes=(
             *hardware.notes(trained.statistics, what="training"),
             *hardware.notes(predicted.statistics, what="prediction of the test rows"),

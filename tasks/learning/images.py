@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -88,15 +88,6 @@ def _decoded(column: pa.ChunkedArray, shape: Sequence[int]) -> np.ndarray:
             pixels[number] = np.frombuffer(picture.pixels, np.uint8).reshape(shape)
     pixels.flags.writeable = False
     return pixels
-
-
-def with_names(table: pa.Table) -> Iterator[tuple[np.ndarray, str]]:
-    """Yield each image (uint8, (H, W, C)) of a labelled table made by `to_table`, with the name of its class."""
-    metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
-    pixels, labels = to_arrays(table, shape_of(metadata))
-    assert labels is not None, "the table has no labels"
-    classes = classes_of(metadata)
-    yield from ((image, classes[label]) for image, label in zip(pixels, labels, strict=True))
 
 
 def num_parts(num_rows: int, image_shape: Sequence[int], *, encoded_bytes: int = 0) -> int:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from tasks.learning.augmentation import RandomTransforms, classes_of, drawn, flipped, shifted
+from tasks.learning.augmentation import RandomTransforms, drawn, flipped, shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, balanced_weights, check_steps, local_batch_size
 from tasks.learning.head import norms_of_backbone, weights_of_backbone
 from tasks.learning.modeling import Classifier, autocast, move_model
@@ -108,19 +108,18 @@ class Trainer:
         *,
         on_step: Callable[[int, int, float], None] | None = None,
         on_batch: Callable[[], None] = lambda: None,
-        on_first_batch: Callable[[Tensor, Tensor], None] | None = None,
     ) -> EpochMetrics:
         """Train epoch `epoch` (from 1) and validate; all metrics are over all ranks.
 
         `on_step(step, steps, loss)` is called several times with the latest local loss, `on_batch()` after every
-        batch, `on_first_batch(images, labels)` before the first step with the model's input. Raises `NonFiniteLoss`.
+        batch. Raises `NonFiniteLoss`.
         """
         began_at = time.perf_counter()
         checkpoint_wait_s = 0.0 if self._ended_at is None else began_at - self._ended_at
         self._data_wait_s = 0.0
         if self._is_frozen != (epoch <= self.recipe.training.freeze_epochs):
             self._toggle_backbone()
-        train_loss, train_right, train_rows = self._train(epoch, on_step, on_batch, on_first_batch)
+        train_loss, train_right, train_rows = self._train(epoch, on_step, on_batch)
         train_s = time.perf_counter() - began_at
         if self.world_size > 1:
             for buffer in self.model.buffers():  # the checkpoint stores the running statistics of rank 0
@@ -173,7 +172,6 @@ class Trainer:
         epoch: int,
         on_step: Callable[[int, int, float], None] | None,
         on_batch: Callable[[], None],
-        on_first_batch: Callable[[Tensor, Tensor], None] | None,
     ) -> list[float]:
         self.step.parallel.train()
         for module in norms_of_backbone(self.model.backbone) if self._is_frozen else ():
@@ -191,8 +189,6 @@ class Trainer:
             if self.transforms:
                 seed_everything(mixed_seed(self.recipe.training.seed, epoch, step, self.rank, _TRANSFORMS))
                 images, labels = self.transforms(images, labels)
-            if step == 1 and on_first_batch:
-                on_first_batch(images, classes_of(labels))
             self.optimizer.zero_grad(set_to_none=True)
             # A restart repeats the model's random numbers exactly, and every rank draws different ones.
             seed_everything(mixed_seed(self.recipe.training.seed, epoch, step, self.rank, _DRAWS))

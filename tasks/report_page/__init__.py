@@ -105,8 +105,6 @@ class ReportData:
     """What the logits are divided by; 1: nothing was fitted."""
     uncalibrated: list[dict[str, Any]] | None = None
     """`calibration` without the temperature; None if that is 1."""
-    training_images: tuple[tuple[np.ndarray, str], ...] = ()
-    """The first training images, augmented (uint8, HWC), with the names of their classes; empty if not kept."""
     class_counts: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     """Rows of each class, by split; empty if the dataset does not record them."""
     data_problems: tuple[DataProblem, ...] = ()

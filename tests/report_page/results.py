@@ -12,7 +12,6 @@ from storage.decision import Decision
 from storage.uri import URI
 from tasks.evaluate import write_evaluation
 from tasks.jobs import row_digests
-from tasks.jobs.train import attempts
 from tasks.learning import hardware, images, recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
@@ -58,10 +57,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}} | parts
     statistics |= {"temperature": 1.25, "stopped_early": False}
     parents = {"prepared": plan.prepared}
-    first_seen = attempts.write_training_images(plan.checkpoint, rows["train"].slice(0, 32))
-    commits.commit(
-        plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[first_seen], statistics=statistics
-    )
+    commits.commit(plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics=statistics)
     predicted = _predictions(rows["test"]["label"].to_numpy(), generator)
     commits.commit(
         plan.predictions,

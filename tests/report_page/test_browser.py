@@ -145,7 +145,7 @@ def test_page_is_accessible_and_shows_what_storage_holds(browser: Browser, repor
     browser.open(report.page, VIEWS["light"])
     assert ask(browser, "untold()") == []
     widths = browser.evaluate("[...document.images].map((image) => image.naturalWidth)")
-    assert widths == [28] * (32 + 24 + min(16, len(report.evaluated("worst"))))
+    assert widths == [28] * (24 + min(16, len(report.evaluated("worst"))))
     tables = ask(browser, "tables()")
     coverage = {f"{row['confidence']:.2f}": row["rows"] for row in report.evaluated("coverage")}
     shown = tables["Test rows by their confidence"][1:]

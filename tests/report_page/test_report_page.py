@@ -74,10 +74,6 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         command="python flows/pipeline.py --storage s3://models/mnist --workers 2 --set epochs=5",
         producer={"data-to-model": "0.1.0", "ray": "2.50.0", "torch": "2.9.0", "git": None},
         against=fake_against(),
-        training_images=tuple(
-            (picture.image, picture.label)
-            for picture in fake_pictures(generator, classes, channels=channels, num=32, wrong=False)
-        ),
     )
 
 
@@ -237,7 +233,7 @@ def bare() -> str:
     """A page of a first model of one epoch that makes no mistakes and is refused."""
     data = with_decision(fake_data(num_epochs=1), metrics={}, promoted=False)
     history = [row | {"backbone_learning_rate": row["learning_rate"]} for row in data.history]
-    changes: dict[str, Any] = {"mistakes": (), "samples": (), "training_images": (), "history": history}
+    changes: dict[str, Any] = {"mistakes": (), "samples": (), "history": history}
     minor = DataProblem(summary="1 file left out (not images)", details=(), is_minor=True)
     return render(dataclasses.replace(data, **changes, data_problems=(minor,), against=None))
 
@@ -365,7 +361,6 @@ def test_what_a_run_has_besides_is_shown_and_only_then(usual: str, full: str, ba
         "There were uncommitted changes (digest 0123456789ab)": more,
         "The data needs attention ( details ): 1 file left out (not images)": more,
         "1 file left out (not images). a/ notes.txt": more,
-        "training images as the model saw them": text + more,
         "No problems were recorded": text,
         "All test rows were predicted correctly.": alone,
         "There was no other champion before this model.": alone,
@@ -377,8 +372,6 @@ def test_what_a_run_has_besides_is_shown_and_only_then(usual: str, full: str, ba
     assert f"git checkout {40 * 'a'}\n" in full
     assert '<p class="muted">test/<wbr>&lt;b&gt;/<wbr>a b.png</p>' in full, "a picture is called by its file,"
     assert f'<p class="muted">row {fake_data().mistakes[1].id}</p>' in usual, "or by its row"
-    images = [image["alt"] for image in Page(usual).all("img") if (image["alt"] or "").startswith("Training")]
-    assert images == [f"Training image {i}: class {name}" for i, (_, name) in enumerate(fake_data().training_images, 1)]
 
 
 def test_data_section_has_the_rows_of_each_class_and_slices_name_the_worse_ones(usual: str, full: str) -> None:

@@ -4,7 +4,6 @@
 checkpoint of any attempt. No torch here, whose import takes seconds.
 """
 
-import contextlib
 import json
 import tempfile
 import time
@@ -13,19 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from storage import commits, files, manifest, tables
+from storage import commits, files, manifest
 from storage.commits import ParentChanged
-from storage.manifest import File, Manifest, Parent
+from storage.manifest import Manifest, Parent
 from storage.uri import URI, CheckpointURI
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train.choices import num_train_rows
 from tasks.learning import checkpoint, hardware
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
-
-_TRAINING_IMAGES = "training-images"
-"""Prefix of the file with the first training images, in an attempt and in a committed checkpoint."""
 
 
 def trained_on(spec: TrainSpec, prepared: Manifest) -> str:
@@ -95,32 +89,6 @@ def fetch_best(scratch: URI, meta: Meta, folder: Path | None = None) -> Meta | N
     return None
 
 
-def write_training_images(attempt: URI, table: pa.Table) -> File:
-    """Write the first training images of `attempt`, a table made by `images.to_table`; return the manifest entry."""
-    content = tables.encode(table)
-    return commits.write_file(attempt, f"{_TRAINING_IMAGES}.parquet", content, split="train", rows=table.num_rows)
-
-
-def find_training_images(scratch: URI) -> tuple[URI, File] | None:
-    """Return the latest attempt with complete first training images, and their entry; none if there is no such attempt.
-
-    An attempt writes them only if it starts at the first epoch, so it then used nothing of earlier attempts.
-    """
-    for number in reversed(numbers(scratch)):
-        attempt = scratch.child(f"attempt-{number}")
-        for name in files.children(attempt):
-            with contextlib.suppress(manifest.Damaged):  # a link out of the attempt
-                if name.startswith(_TRAINING_IMAGES) and (entry := tables.entry(attempt, name, split="train")):
-                    return attempt, entry
-    return None
-
-
-def training_images(uri: CheckpointURI, committed: Manifest) -> pa.Table | None:
-    """Return the first training images of a committed checkpoint; none if it has none."""
-    file = next((file for file in committed.files if file.path.startswith(_TRAINING_IMAGES)), None)
-    return tables.read_part(uri, file) if file else None
-
-
 def commit(
     scratch: URI,
     target: CheckpointURI,
@@ -153,8 +121,6 @@ def commit(
         META: meta.model_dump_json(indent=1).encode(),
         "history.json": json.dumps(final.history, indent=1).encode(),
     }
-    if images := find_training_images(scratch):
-        content[f"{_TRAINING_IMAGES}.parquet"] = manifest.read_file(*images)
     return commits.commit(
         target,
         kind="checkpoint",

@@ -4,11 +4,9 @@ import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -17,7 +15,7 @@ from storage.failpoints import failpoint
 from storage.manifest import Manifest
 from storage.process import gc_paused
 from storage.terminal import count
-from storage.uri import URI, CheckpointURI, redact_text
+from storage.uri import URI, CheckpointURI
 from tasks.jobs import events
 from tasks.jobs.events import EPOCHS
 from tasks.jobs.spec import TrainSpec
@@ -34,8 +32,6 @@ from tasks.resources import devices
 
 _CHECKPOINTS = 4
 """Most checkpoints that exist at once: two that are kept, one being written, and the committed one."""
-_NUM_IMAGES = 32
-"""Number of the first training images to save."""
 _T = TypeVar("_T")
 
 
@@ -96,10 +92,8 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankConte
                 context.beat()
                 failpoint("step", at)
 
-            on_step, on_first_batch = reporter(epoch, recipe.training.epochs, rank), None
-            if epoch == 1 and rank == 0:
-                on_first_batch = partial(checkpoints.keep_images, classes=model.spec.classes)
-            metrics = trainer.run_epoch(epoch, on_step=on_step, on_batch=on_batch, on_first_batch=on_first_batch)
+            on_step = reporter(epoch, recipe.training.epochs, rank)
+            metrics = trainer.run_epoch(epoch, on_step=on_step, on_batch=on_batch)
             history.append(metrics)
             failpoint("report", f"epoch {epoch}")
             checkpoints.take(history, trainer, prepared=trained_on, fields=fields)
@@ -193,20 +187,6 @@ class Checkpoints:
                 self._written = self.writer.submit(checkpoint.write, self._folder(epoch), snapshot)
         if trainer.rank == 0:
             _tell_epoch(history, trainer)
-
-    def keep_images(self, images_BHWC: torch.Tensor, labels: torch.Tensor, *, classes: Sequence[str]) -> None:
-        """Save the first rows of a batch in another thread; a failure never fails the training."""
-        rows = images_BHWC[:_NUM_IMAGES].clone(), labels[:_NUM_IMAGES].clone()
-
-        def keep() -> None:
-            try:
-                pixels, numbers = (tensor.cpu().numpy() for tensor in rows)
-                table = images.to_table(np.arange(len(numbers)), pixels, numbers, classes=classes)
-                attempts.write_training_images(self.attempt, table)
-            except Exception as error:  # the images are for people to look at; no result depends on them
-                events.write_line(f"WARNING: the first training images cannot be saved: {redact_text(str(error))}")
-
-        self.writer.submit(keep)
 
     def finish(self) -> None:
         """Wait until the latest state is complete, and report it."""
