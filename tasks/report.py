@@ -3,15 +3,13 @@
 import contextlib
 import dataclasses
 import datetime
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 from prefect import task
 
-from storage import commits, manifest, reference, registry, tables
+from storage import commits, manifest, reference, registry
 from storage.decision import Decision
 from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
@@ -19,7 +17,6 @@ from tasks import report_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
-from tasks.jobs.preprocess import near_duplicates, samples
 from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
 from tasks.learning import hardware, images
 from tasks.orchestration.artifacts import publish
@@ -27,7 +24,7 @@ from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import run_so_far, stage
 from tasks.planning.parameters import ReportParameters
 from tasks.planning.result_uris import decision_as_json, report_of
-from tasks.report_page import LineageStep, Picture
+from tasks.report_page import LineageStep, pictures
 
 
 @task(name="report", **task_options)
@@ -44,7 +41,13 @@ def report(
     with stage("report", target, timeout_s=parameters.timeouts.stage_s) as current:
         data = gather(checkpoint, predictions, evaluation, decision, parameters)
         if not current.reused:
-            data = dataclasses.replace(data, **against_champion(checkpoint, evaluation, decision, parameters))
+            worst = [row["id"] for row in read_evaluation(evaluation)["worst"]]
+            data = dataclasses.replace(
+                data,
+                **pictures.of_test_rows(predictions, worst=worst),
+                **pictures.of_data(DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))),
+                **against_champion(checkpoint, evaluation, decision, parameters),
+            )
             commits.commit(
                 target,
                 kind="report",
@@ -82,7 +85,7 @@ def gather(
     decision: Decision,
     parameters: ReportParameters,
 ) -> report_page.ReportData:
-    """Read the page's content from committed results only, so that the same results give the same page."""
+    """Read the page's content, except its pictures, from committed results: the same results give the same page."""
     trained, predicted = manifest.load(checkpoint), manifest.load(predictions)
     prepared_uri = DatasetURI(predicted.parent("dataset", of=predictions))
     prepared = manifest.load(prepared_uri)
@@ -90,14 +93,6 @@ def gather(
     raw = manifest.load(raw_uri)
     evaluated = read_evaluation(evaluation)
     classes = images.classes_of(prepared.columns["metadata"])
-    num_test = sum(file.rows or 0 for file in prepared.split("test"))
-    spread = np.linspace(0, num_test - 1, min(num_test, 24)).round().astype(int).tolist()
-    mistakes = [row["id"] for row in evaluated["worst"][:16]]
-    pictures = _pictures(prepared_uri, prepared, predictions, predicted, ids=[*spread, *mistakes])
-    drawn, class_samples = samples.read(prepared_uri, prepared), defaultdict[str, list[bytes]](list)
-    for row in drawn:
-        if row["kind"] == samples.OF_CLASS:
-            class_samples[row["class"]].append(row["image"])
     downloaded = _files(raw_uri, raw)
     results = {"download": downloaded, "ingest": raw, "preprocess": prepared, "train": trained, "predict": predicted}
     steps: list[tuple[str, URI, Manifest | None]] = [
@@ -128,12 +123,7 @@ def gather(
         coverage=evaluated["coverage"],
         class_counts=by_split(prepared.statistics.get("class_counts", {})),
         data_problems=tuple(find_data_problems(raw, prepared, trained)),
-        class_samples=class_samples,
-        left_out=tuple(row for row in drawn if row["kind"] != samples.OF_CLASS),
         slices=evaluated.get("slices"),
-        near_duplicates=tuple(near_duplicates.read(prepared_uri, prepared)),
-        samples=tuple(pictures[id_] for id_ in spread if id_ in pictures),
-        mistakes=tuple(pictures[id_] for id_ in mistakes if id_ in pictures),
         lineage=tuple(_lineage(steps, raw, target, decision)),
         timings=[(maker, result.statistics["seconds"]) for maker, result in results.items() if result],
         parameters=parameters.values | _resolved(trained),
@@ -179,32 +169,6 @@ def _resolved(trained: Manifest) -> dict[str, object]:
         if name in model
     }
     return {f"{name} (resolved)": value for name, value in resolved.items()}
-
-
-def _pictures(
-    dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, predicted: Manifest, *, ids: Sequence[int]
-) -> dict[int, Picture]:
-    """Load the test rows with these ids, by id, without those that were excluded as unusable."""
-    metadata, columns = prepared.columns["metadata"], prepared.columns.get("columns")
-    shape, classes = images.shape_of(metadata), images.classes_of(metadata)
-    pictures: dict[int, Picture] = {}
-    for source, output in zip(prepared.split("test"), predicted.split("test"), strict=True):
-        answers = tables.read_part(predictions, output, schema=predicted.columns.get("columns"))
-        wanted = np.flatnonzero(np.isin(answers["id"].to_numpy(), ids))
-        if not len(wanted):
-            continue
-        pixels, labels = images.to_arrays(tables.read_part(dataset, source, schema=columns).take(wanted), shape)
-        assert labels is not None
-        for image, label, row in zip(pixels, labels, answers.take(wanted).to_pylist(), strict=True):
-            pictures[row["id"]] = Picture(
-                image=image,
-                label=classes[label],
-                prediction=classes[row["prediction"]],
-                probability=row["probability"],
-                id=row["id"],
-                file=row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}",
-            )
-    return pictures
 
 
 def _lineage(

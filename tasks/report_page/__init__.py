@@ -87,10 +87,6 @@ class ReportData:
     """Per bin of confidence: `lower`, `upper`, `count`, and mean `confidence` and `accuracy` (anything when empty)."""
     coverage: list[dict[str, Any]]
     """Per `confidence` from 0 to 0.99: the `rows` with at least this one, and how many of them are `right`."""
-    samples: tuple[Picture, ...]
-    """Test images spread evenly over the split."""
-    mistakes: tuple[Picture, ...]
-    """Wrong predictions, the most confident first."""
     lineage: tuple[LineageStep, ...]
     """From the raw files to the report, in order."""
     timings: list[tuple[str, float]]
@@ -101,6 +97,10 @@ class ReportData:
     """Shell command that reproduces this model."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, and the git commit, where known."""
+    samples: tuple[Picture, ...] = ()
+    """Test images spread evenly over the split."""
+    mistakes: tuple[Picture, ...] = ()
+    """Wrong predictions, the most confident first."""
     temperature: float = 1.0
     """What the logits are divided by; 1: nothing was fitted."""
     uncalibrated: list[dict[str, Any]] | None = None
@@ -114,12 +114,11 @@ class ReportData:
     against_note: str = ""
     """Why it cannot be compared with the champion before."""
     near_duplicates: tuple[Mapping[str, Any], ...] = ()
-    """Pairs, the worst first: `kind`, `distance`, and of `first_` and `second_` the `place`, the `class`, and the
-    `image` as PNG (None if it is not shown)."""
-    class_samples: Mapping[str, Sequence[bytes]] = dataclasses.field(default_factory=dict)
-    """Some training images of each class as PNG, or of some classes if there are many."""
+    """Pairs, the worst first: `kind`, `distance`, and of `first_` and `second_` the `place`, `class` and `image`."""
+    class_samples: Mapping[str, Sequence[np.ndarray]] = dataclasses.field(default_factory=dict)
+    """Some training images of each class, or of some classes if there are many."""
     left_out: tuple[Mapping[str, Any], ...] = ()
-    """Rows that were left out: `class` or None, `place`, `reason`, and `image` as PNG (None if unreadable)."""
+    """Rows that were left out: `class` or None, `place`, `reason`, and `image` (None if unreadable)."""
     slices: Mapping[str, Any] | None = None
     """Result of `tasks.learning.slices.find`; None if the evaluation has none."""
     notes: tuple[str, ...] = ()
@@ -176,7 +175,6 @@ def environment(*folders: Path) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"share": share, "number": number, "moment": moment, "seconds": seconds, "png": plots.png}
-    environment.filters |= {"data_uri": plots.png_uri}
     environment.filters |= {"breakable": _breakable, "percent": percent, "interval": recall_interval}
     environment.filters |= {"describe": slices.describe}
     return environment

@@ -143,12 +143,7 @@ def _data_uri(pixels: np.ndarray) -> str:
         picture.thumbnail((_MAX_SIDE, _MAX_SIDE))
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG", optimize=True)
-    return png_uri(buffer.getvalue())
-
-
-def png_uri(content: bytes) -> str:
-    """Return the bytes of a PNG as a data URI."""
-    return "data:image/png;base64," + base64.b64encode(content).decode()
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 @contextlib.contextmanager

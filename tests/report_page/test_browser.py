@@ -13,10 +13,12 @@ from storage import manifest
 from storage.decision import Decision
 from storage.uri import URI
 from tasks import report_page
+from tasks.evaluate import read_evaluation
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
 from tasks.report import gather
+from tasks.report_page import pictures
 from tests.report_page.browser import VIEWS, Browser, View, chromium
 from tests.report_page.results import commit_results
 from tests.report_page.test_report_page import fake_data, with_data, with_decision
@@ -49,6 +51,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("results")
     plan, decision = commit_results(folder)
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
+    worst = [row["id"] for row in read_evaluation(plan.evaluation)["worst"]]
+    shown = pictures.of_test_rows(plan.predictions, worst=worst) | pictures.of_data(plan.prepared)
+    data = dataclasses.replace(data, **shown)
     return Report(page=_written(Path(report_of(plan.evaluation, decision)), data), plan=plan, decision=decision)
 
 
@@ -145,7 +150,7 @@ def test_page_is_accessible_and_shows_what_storage_holds(browser: Browser, repor
     browser.open(report.page, VIEWS["light"])
     assert ask(browser, "untold()") == []
     widths = browser.evaluate("[...document.images].map((image) => image.naturalWidth)")
-    assert widths == [28] * (24 + min(16, len(report.evaluated("worst"))))
+    assert widths == [28] * (40 + 24 + min(16, len(report.evaluated("worst"))))
     tables = ask(browser, "tables()")
     coverage = {f"{row['confidence']:.2f}": row["rows"] for row in report.evaluated("coverage")}
     shown = tables["Test rows by their confidence"][1:]

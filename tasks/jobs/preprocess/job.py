@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, events, row_digests
 from tasks.jobs.backends.base import Row, StageBackend
-from tasks.jobs.preprocess import checks, near_duplicates, samples
+from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
@@ -57,22 +56,15 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
     placed = _number_parts(placed, raw)
-    chosen = placed.head(0) if is_fold else samples.of_classes(placed, len(classes))
-    wanted = pd.concat([chosen[["source", "row"]].astype({"source": str}), *([alike.pictured()] if alike else [])])
-    pictured = placed.merge(wanted.drop_duplicates(), on=["source", "row"]).sort_values(["part", "position"])
-    written = _write(spec, raw, placed, columns, backend, pictured)
+    written = _write(spec, raw, placed, columns, backend)
     entries = [File.model_validate_json(row["file"]) for row in written]
     in_order = placed.sort_values("split", kind="stable")  # as the parts are
     entries.append(row_digests.write(spec.target, in_order, b"".join(row["digests"] for row in written)))
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         entries.append(tables.write_part(spec.target, table, split="quarantine", index=0))
-    rows = zip(pictured["source"], pictured["row"], strict=True)
-    pictures = dict(zip(rows, (picture for row in written for picture in row["pictures"]), strict=True))
     if alike is not None:
-        entries.append(alike.write(spec.target, pictures))
-    if not is_fold:
-        entries.append(samples.write(spec.target, chosen, pictures, quarantined, uri=spec.source, raw=raw))
+        entries.append(alike.write(spec.target))
     sources = placed.loc[placed["split"] == "test", "source"]
     fold_rows = {split: int((sources == split).sum()) for split in checks.SPLITS}
     prepared = commits.commit(
@@ -188,12 +180,8 @@ def _write(
     placed: pd.DataFrame,
     columns: pa.Schema,
     backend: StageBackend,
-    pictured: pd.DataFrame,
 ) -> list[Row]:
-    """Send every row to its part and write the parts; return per part, in order, its file (JSON), pixel sums and more.
-
-    Its pictures are those of the rows of it that `pictured` has, in the same order.
-    """
+    """Send every row to its part and write the parts; return per part, in order, its file (JSON), sums and digests."""
     firsts = placed.groupby("part")["split"].first()
     number_in_split = firsts.groupby(firsts).cumcount()
     targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
@@ -212,7 +200,6 @@ def _write(
         targets=targets,
         columns=columns,
         image_shape=images.shape_of(raw.columns["metadata"]),
-        pictured=pictured,
     ):
         rows.append(row)
         events.progress("parts written", len(rows), len(targets), fraction=0.5 + len(rows) / len(targets) / 2)
@@ -228,7 +215,6 @@ def _write_part(
     targets: dict[int, tuple[str, int]],
     columns: pa.Schema,
     image_shape: tuple[int, int, int],
-    pictured: pd.DataFrame,
 ) -> pa.Table:
     part = int(group["part"][0].as_py())
     table = group.sort_by("position").select(columns.names).cast(columns).replace_schema_metadata(columns.metadata)
@@ -237,11 +223,7 @@ def _write_part(
     pixels, _ = images.to_arrays(table, image_shape)
     sums, squares = exact_sums(pixels)
     row = {"part": part, "file": file.model_dump_json(), "sum": sums.tolist(), "sum_of_squares": squares.tolist()}
-    first = pc.min(group["position"]).as_py()
-    positions = pictured.loc[pictured["part"] == part, "position"]
-    pictures = [near_duplicates.picture(pixels[position - first]) for position in positions]
-    result = pa.Table.from_pylist([row | {"digests": row_digests.digests_of(pixels)}])
-    return result.append_column("pictures", pa.array([pictures], pa.list_(pa.binary())))
+    return pa.Table.from_pylist([row | {"digests": row_digests.digests_of(pixels)}])
 
 
 def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,14 +1,11 @@
 """Near duplicates among the rows of a dataset: across train and test, across classes, and within a class."""
 
 import dataclasses
-import io
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from PIL import Image
 
 from storage import commits, tables
 from storage.manifest import File, Manifest
@@ -25,18 +22,18 @@ _NAME = "near-duplicates"
 _LISTED = 100
 """Most pairs of each kind to list in the file; all are counted."""
 _IN_STATISTICS = 20
-_PICTURED = 8
-"""Most pairs of each kind whose images are stored, for the report."""
-_SIDE = 64
+_SIDES = ("first", "second")
 _SCHEMA = pa.schema(
     [("kind", pa.string()), ("distance", pa.float64())]
     + [
-        (f"{which}_{name}", kind)
-        for which in ("first", "second")
-        for name, kind in [
-            *(("source", pa.string()), ("id", pa.int64()), ("place", pa.string()), ("class", pa.string())),
-            ("image", pa.binary()),
-        ]
+        (f"{side}_{name}", kind)
+        for side in _SIDES
+        for name, kind in (
+            ("source", pa.string()),
+            ("id", pa.int64()),
+            ("place", pa.string()),
+            ("class", pa.string()),
+        )
     ]
 )
 
@@ -62,23 +59,10 @@ class NearDuplicates:
             named[kind] = {"count": self.counts[kind], "first": pairs}
         return named
 
-    def pictured(self) -> pd.DataFrame:
-        """Return source and row of the images to show."""
-        few = self.listed.groupby("kind", sort=False).head(_PICTURED)
-        sides = [few[[f"{side}_source", f"{side}_row"]].set_axis(["source", "row"], axis=1) for side in _SIDES]
-        return pd.concat(sides).drop_duplicates()
-
-    def write(self, uri: DatasetURI, pictures: Mapping[tuple[str, int], bytes]) -> File:
-        """Write the listed pairs with `pictures`, which are by source and row; return the file's manifest entry."""
-        columns = {name: self.listed[name] for name in _SCHEMA.names if not name.endswith("image")}
-        for side in _SIDES:
-            rows = zip(self.listed[f"{side}_source"], self.listed[f"{side}_row"], strict=True)
-            columns[f"{side}_image"] = [pictures.get(row) for row in rows]
-        table = pa.table({name: pa.array(columns[name], _SCHEMA.field(name).type) for name in _SCHEMA.names})
+    def write(self, uri: DatasetURI) -> File:
+        """Write the listed pairs; return the file's manifest entry."""
+        table = pa.Table.from_pandas(self.listed, schema=_SCHEMA, preserve_index=False)
         return commits.write_file(uri, f"{_NAME}.parquet", tables.encode(table))
-
-
-_SIDES = ("first", "second")
 
 
 def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> NearDuplicates | None:
@@ -111,14 +95,6 @@ def keep_together(checked: pd.DataFrame, pairs: np.ndarray) -> pd.DataFrame:
     """
     digests, number = np.unique(checked["digest"].to_numpy(np.int64), return_inverse=True)
     return checked.assign(digest=digests[thumbnails.groups(number[pairs], len(digests))][number])
-
-
-def picture(pixels_HWC: np.ndarray) -> bytes:
-    """Return an image as PNG of at most 64 pixels a side."""
-    image, sink = Image.fromarray(pixels_HWC[..., 0] if pixels_HWC.shape[2] == 1 else pixels_HWC), io.BytesIO()
-    image.thumbnail((_SIDE, _SIDE))
-    image.save(sink, "PNG")
-    return sink.getvalue()
 
 
 def read(uri: DatasetURI, prepared: Manifest) -> list[dict[str, Any]]:

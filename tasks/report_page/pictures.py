@@ -1,0 +1,163 @@
+"""Pictures of a report, read from the parts of its datasets: test rows, training images, rows left out, copies."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from storage import manifest, tables
+from storage.manifest import Manifest
+from storage.uri import DatasetURI, PredictionsURI
+from tasks.jobs import row_origins
+from tasks.jobs.preprocess import checks, near_duplicates
+from tasks.learning import images
+from tasks.report_page import Picture
+
+_TEST_ROWS = 24
+_MISTAKES = 16
+_CLASS_IMAGES = 96
+"""Most training images; of more classes, some spread evenly have one each."""
+_MOST_OF_A_CLASS = 6
+_LEFT_OUT = 24
+"""Most rows left out, as evenly by reason as there are."""
+_PAIRS = 8
+"""Most near duplicates of each kind."""
+
+RawRow = tuple[str, int]
+"""Split of a raw dataset, and the number of the row in it."""
+
+
+def of_test_rows(predictions: PredictionsURI, *, worst: Sequence[int]) -> dict[str, Any]:
+    """Return the fields `samples` and `mistakes` of a report; `worst` are the ids of wrong rows, the worst first."""
+    predicted = manifest.load(predictions)
+    uri = DatasetURI(predicted.parent("dataset", of=predictions))
+    prepared = manifest.load(uri)
+    num_test = sum(file.rows or 0 for file in prepared.split("test"))
+    spread = np.linspace(0, num_test - 1, min(num_test, _TEST_ROWS)).round().astype(int).tolist()
+    mistakes = worst[:_MISTAKES]
+    of_test = _of_test_rows(uri, prepared, predictions, predicted, ids=[*spread, *mistakes])
+    return {
+        "samples": tuple(of_test[id_] for id_ in spread if id_ in of_test),
+        "mistakes": tuple(of_test[id_] for id_ in mistakes if id_ in of_test),
+    }
+
+
+def of_data(uri: DatasetURI) -> dict[str, Any]:
+    """Return the fields `class_samples`, `left_out` and `near_duplicates` of a report on a prepared dataset."""
+    prepared = manifest.load(uri)
+    raw_uri = DatasetURI(prepared.parent("raw", of=uri))
+    raw = manifest.load(raw_uri)
+    return {
+        "class_samples": _of_classes(uri, prepared),
+        "left_out": tuple(_of_rows_left_out(uri, prepared, raw_uri, raw)),
+        "near_duplicates": tuple(_of_near_duplicates(uri, prepared, raw_uri, raw)),
+    }
+
+
+def _of_test_rows(
+    dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, predicted: Manifest, *, ids: Sequence[int]
+) -> dict[int, Picture]:
+    """Read the test rows with these ids, by id, without those that were excluded as unusable."""
+    metadata, columns = prepared.columns["metadata"], prepared.columns.get("columns")
+    shape, classes = images.shape_of(metadata), images.classes_of(metadata)
+    pictures: dict[int, Picture] = {}
+    for source, output in zip(prepared.split("test"), predicted.split("test"), strict=True):
+        answers = tables.read_part(predictions, output, schema=predicted.columns.get("columns"))
+        wanted = np.flatnonzero(np.isin(answers["id"].to_numpy(), ids))
+        if not len(wanted):
+            continue
+        pixels, labels = images.to_arrays(tables.read_part(dataset, source, schema=columns).take(wanted), shape)
+        assert labels is not None
+        for image, label, row in zip(pixels, labels, answers.take(wanted).to_pylist(), strict=True):
+            pictures[row["id"]] = Picture(
+                image=image,
+                label=classes[label],
+                prediction=classes[row["prediction"]],
+                probability=row["probability"],
+                id=row["id"],
+                file=row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}",
+            )
+    return pictures
+
+
+def _of_classes(uri: DatasetURI, prepared: Manifest) -> Mapping[str, Sequence[np.ndarray]]:
+    """Read some training images of each class, the first in the shuffled order; stops when all are there."""
+    metadata, num_rows = prepared.columns["metadata"], prepared.statistics["class_counts"]["train"]
+    classes = images.classes_of(metadata)
+    labels = np.linspace(0, len(classes) - 1, min(len(classes), _CLASS_IMAGES)).round().astype(int).tolist()
+    of_each = min(_MOST_OF_A_CLASS, max(1, _CLASS_IMAGES // len(classes)))
+    missing = {label: min(of_each, num_rows[classes[label]]) for label in labels}
+    pictures: dict[int, list[np.ndarray]] = {label: [] for label in labels}
+    for part in prepared.split("train"):
+        if not any(missing.values()):
+            break
+        stored = tables.read_columns(uri, part, ["label"])["label"].to_numpy()
+        rows = [row for label, count in missing.items() for row in np.flatnonzero(stored == label)[:count].tolist()]
+        if rows:
+            pixels, _ = images.to_arrays(tables.read_part(uri, part).take(rows), images.shape_of(metadata))
+            for row, image in zip(rows, pixels, strict=True):
+                pictures[stored[row]].append(image)
+                missing[stored[row]] -= 1
+    return {classes[label]: its for label, its in pictures.items()}
+
+
+def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[dict[str, Any]]:
+    """Describe some of the rows in quarantine: `class` or None, `place`, `reason`, and `image`, None if unreadable."""
+    if not prepared.split("quarantine"):
+        return []
+    classes = images.classes_of(raw.columns["metadata"])
+    rows = tables.read_split(uri, "quarantine").to_pandas()
+    rank = rows.groupby("reason").cumcount()
+    rows = rows.assign(rank=rank).sort_values(["rank", "reason"], kind="stable").head(_LEFT_OUT)
+    rows = rows.sort_values(["reason", "source", "row"]).reset_index(drop=True)
+    keys = list(zip(rows["source"], rows["row"].astype(int), strict=True))
+    pixels = _of_raw_rows(raw_uri, raw, keys)
+    places = checks.places(rows, row_origins.table(raw_uri, raw))
+    return [
+        {
+            "class": classes[row["label"]] if 0 <= row["label"] < len(classes) else None,
+            "place": place,
+            "reason": row.get("problem") or row["reason"],
+            "image": pixels.get(key),
+        }
+        for key, place, row in zip(keys, places, rows.to_dict("records"), strict=True)
+    ]
+
+
+def _of_near_duplicates(
+    uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, raw: Manifest
+) -> list[dict[str, Any]]:
+    """Return the worst pairs of each kind with the `first_image` and the `second_image`."""
+    by_kind = defaultdict[str, list[dict[str, Any]]](list)
+    for pair in near_duplicates.read(uri, prepared):
+        by_kind[pair["kind"]].append(pair)
+    pairs = [pair for its in by_kind.values() for pair in its[:_PAIRS]]
+    # The ids of user images are the numbers of their rows.
+    keys = [[(pair[f"{side}_source"], pair[f"{side}_id"]) for side in ("first", "second")] for pair in pairs]
+    pixels = _of_raw_rows(raw_uri, raw, [key for both in keys for key in both])
+    return [
+        pair | {"first_image": pixels[first], "second_image": pixels[second]}
+        for pair, (first, second) in zip(pairs, keys, strict=True)
+    ]
+
+
+def _of_raw_rows(uri: DatasetURI, raw: Manifest, rows: Collection[RawRow]) -> dict[RawRow, np.ndarray]:
+    """Read the images of `rows` that have one; one part is in memory at a time."""
+    pictures = dict[RawRow, np.ndarray]()
+    if not rows:
+        return pictures
+    shape = images.shape_of(raw.columns["metadata"])
+    for split in checks.SPLITS:
+        first = 0
+        for part in raw.split(split):
+            end = first + (part.rows or 0)
+            numbers = sorted({row for source, row in rows if source == split and first <= row < end})
+            if numbers:
+                table = tables.read_part(uri, part, columns=["image"]).take([row - first for row in numbers])
+                has_image = table["image"].is_valid()
+                pixels, _ = images.to_arrays(table.filter(has_image), shape)
+                with_image = np.array(numbers)[has_image.to_numpy()].tolist()
+                pictures |= {(split, row): image for row, image in zip(with_image, pixels, strict=True)}
+            first = end
+    return pictures

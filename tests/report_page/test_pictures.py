@@ -1,0 +1,82 @@
+"""Pictures of a report: training images of each class, and rows that were left out, as the datasets hold them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage import commits, tables
+from storage.uri import DatasetURI, Root
+from tasks.learning import images, recipes
+from tasks.planning import make_plan
+from tasks.preprocess import preprocess
+from tasks.report_page import pictures
+from tasks.runners.runner import InProcessRunner
+from tests import image_folder
+from tests.ingested import ingested
+
+
+def prepared(root: Path, folder: Path, *settings: str) -> DatasetURI:
+    recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=32", "max_quarantined=0.5", *settings])
+    plan = make_plan.make_plan(storage=str(root), recipe=recipe, data=str(folder), workers=0)
+    return preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, InProcessRunner())
+
+
+@pytest.mark.parametrize("store", ["pixels", "files"])
+def test_training_images_of_each_class_and_rows_left_out_are_read_with_reasons(tmp_path: Path, store: str) -> None:
+    folder = image_folder.write_folder(tmp_path / "photos")
+    test = folder / "test" / "pears"
+    (test / "again.png").write_bytes((test / "photo 0.png").read_bytes())
+    shown = pictures.of_data(prepared(tmp_path / "root", folder, f"store={store}"))
+    of_classes = shown["class_samples"]
+    assert {name: len(its) for name, its in of_classes.items()} == dict.fromkeys(image_folder.CLASSES, 6)
+    left_out = {row["place"]: row for row in shown["left_out"]}
+    assert {place: row["reason"] for place, row in left_out.items()} == {
+        "train/rote Äpfel/leer.png": "empty file",
+        "train/pears/cut off.jpg": "truncated",
+        "test/pears/no image.webp": "not an image in a supported format (PNG, JPEG, BMP, GIF, WEBP, AVIF, TIFF, PPM)",
+        "test/pears/photo 0.png": "copy of another test row of its class",
+    }
+    assert [place for place, row in left_out.items() if row["image"] is not None] == ["test/pears/photo 0.png"]
+    images_HWC = [*(image for its in of_classes.values() for image in its), left_out["test/pears/photo 0.png"]["image"]]
+    assert {image.shape[:2] for image in images_HWC} == {(32, 32)}
+
+
+def test_rows_of_parquet_without_a_label_are_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for split, count in (("train", 30), ("test", 10)):
+        content = [image_folder.encoded(number, number % 3) for number in range(count)]
+        labels = [None if number == 4 else "abc"[number % 3] for number in range(count)]
+        pq.write_table(pa.table({"image": content, "label": labels}), folder / f"{split}.parquet")
+    left_out = pictures.of_data(prepared(tmp_path / "root", folder))["left_out"]
+    assert [(row["place"], row["class"], row["image"] is not None) for row in left_out] == [
+        ("test.parquet id 4", None, True),
+        ("train.parquet id 4", None, True),
+    ]
+
+
+@pytest.mark.parametrize(("num_classes", "of_each", "num"), [(3, 6, 18), (40, 2, 80), (400, 1, 96)])
+def test_number_of_training_images_is_bounded_and_the_images_are_of_their_classes(
+    root: Root, num_classes: int, of_each: int, num: int
+) -> None:
+    classes = tuple(map(str, range(num_classes)))
+    labels = np.random.default_rng(0).permutation(np.arange(10 * num_classes) % num_classes)
+    pixels = np.broadcast_to((labels % 256).astype(np.uint8)[:, None, None, None], (len(labels), 2, 2, 1))
+    table = images.to_table(np.arange(len(labels)), pixels, labels, classes=classes)
+    raw, uri = (DatasetURI(root.child(f"datasets/{kind}/x-0123456789ab")) for kind in ("raw", "prepared"))
+    commits.commit(raw, kind="raw", parents={}, parameters={}, listed=[])
+    parts = np.array_split(np.arange(len(labels)), 4)
+    listed = [tables.write_part(uri, table.take(rows), split="train", index=n) for n, rows in enumerate(parts)]
+    statistics: dict[str, Any] = {"class_counts": {"train": dict.fromkeys(classes, 10)}}
+    schema = tables.describe(table.schema)
+    commits.commit(
+        uri, kind="prepared", parents={"raw": raw}, parameters={}, listed=listed, schema=schema, statistics=statistics
+    )
+    shown = pictures.of_data(uri)["class_samples"]
+    assert {len(its) for its in shown.values()} == {of_each} and sum(map(len, shown.values())) == num
+    assert all((image == int(name) % 256).all() for name, its in shown.items() for image in its)
+    assert {classes[0], classes[-1]} <= shown.keys()
