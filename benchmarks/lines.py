@@ -138,7 +138,7 @@ def prediction(bench: Bench) -> Iterator[Ratio]:
     rows = sum(file.rows or 0 for file in manifest.load(dataset).files)
 
     def ours() -> float:
-        with session(store.root, wanted=True, workers=None) as cluster:
+        with session(wanted=True, workers=None) as cluster:
             predictions = store.predict(cluster, model, dataset)
         return rows / float(manifest.load(predictions).statistics["seconds"])
 

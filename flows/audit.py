@@ -23,7 +23,7 @@ def run(request: AuditRequest) -> Any:
     plan = request.plan
     with (
         using(plan.root, request.uses) as stages,
-        session(plan.root, wanted=request.needs_ray, workers=plan.workers, needs=plan.needs) as runner,
+        session(wanted=request.needs_ray, workers=plan.workers) as runner,
     ):
         if not request.is_done:
             files = download(plan.files, plan.weights, request.download)

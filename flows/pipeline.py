@@ -17,6 +17,8 @@ if __name__ == "__main__":
 from prefect import Flow, flow
 from prefect.runtime import flow_run
 
+from flows.cli.options import RunOptions
+from flows.cli.preflight import check_and_plan
 from flows.server.flow_runs import planned, refused
 from tasks.download import download
 from tasks.evaluate import evaluate
@@ -26,15 +28,12 @@ from tasks.orchestration.prefect_options import Cores, Duration, Name, RecipeNam
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
 from tasks.planning.data_option import default_recipe
-from tasks.planning.durations import parse_duration
-from tasks.planning.make_plan import default_storage, make_plan
-from tasks.planning.model_check import check_training
+from tasks.planning.make_plan import default_storage
 from tasks.planning.plan import Plan
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
 from tasks.report import report
-from tasks.resources import machine
 from tasks.runners.session import session
 from tasks.train import train
 
@@ -81,32 +80,33 @@ def mnist(
         download_timeout: How long to retry if no mirror can be reached.
     """
     try:
-        machine.choose(cores)
-        recipe = recipe or default_recipe(data, flow=str(flow_run.flow_name))
-        plan = make_plan(
-            storage=storage or default_storage(),
-            recipe=recipes.override(recipes.load(recipe), settings or {}),
-            workers=workers,
-            data=data,
-            mirror=mirror or [],
-            registered_model=register_as,
-            judge_only=judge_only,
-            refresh=refresh,
-            stage_timeout_s=parse_duration(stage_timeout, option="--stage-timeout"),
-            stall_timeout_s=parse_duration(stall_timeout, option="--stall-timeout"),
-            download_timeout_s=parse_duration(download_timeout, option="--download-timeout", minimum_s=0),
+        request = check_and_plan(
+            RunOptions(
+                storage=storage or default_storage(),
+                recipe=recipe or default_recipe(data, flow=str(flow_run.flow_name)),
+                settings=settings or {},  # type: ignore[arg-type]  # typed as text: field=value
+                workers=workers,
+                cores=cores,
+                data=data,
+                mirror=mirror or [],
+                register_as=register_as,
+                judge_only=judge_only,
+                refresh=refresh,
+                stage_timeout=stage_timeout,
+                stall_timeout=stall_timeout,
+                download_timeout=download_timeout,
+            )
         )
-        check_training(plan)
     except ValueError as error:
         return refused(error)
-    return run(plan)
+    return run(request.plan)
 
 
 def run(plan: Plan) -> Any:
     """Carry out `plan`, one line per task, and return the run's outcome."""
     with (
         using(plan.root, plan.uses) as stages,
-        session(plan.root, wanted=plan.needs_ray, workers=plan.workers, needs=plan.needs) as runner,
+        session(wanted=plan.needs_ray, workers=plan.workers) as runner,
     ):
         files = download(plan.files, plan.weights, plan.download)
         raw = ingest(files, plan.raw, plan.ingest, runner)

@@ -16,17 +16,16 @@ if __name__ == "__main__":
 
 from prefect import Flow, flow
 
+from flows.cli.options import PredictOptions
+from flows.cli.preflight import check_prediction
 from flows.server.flow_runs import planned, refused
 from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import Cores, Duration, Workers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
-from tasks.planning import predict_request
-from tasks.planning.durations import parse_duration
 from tasks.planning.make_plan import default_storage
 from tasks.planning.predict_request import BatchRequest
 from tasks.predict import predict as predict_rows
-from tasks.resources import machine
 from tasks.runners.session import session
 
 
@@ -59,15 +58,17 @@ def predict(
         stage_timeout: Abort if the prediction takes longer, such as 30s, 10m, 2h or 1d.
     """
     try:
-        machine.choose(cores)
-        request = predict_request.resolve(
-            storage=storage or default_storage(),
-            model=model,
-            data=data,
-            split=split,
-            min_confidence=min_confidence,
-            workers=workers,
-            stage_timeout_s=parse_duration(stage_timeout, option="--stage-timeout"),
+        request = check_prediction(
+            PredictOptions(
+                storage=storage or default_storage(),
+                model=model,
+                data=data,
+                split=split,
+                min_confidence=min_confidence,
+                workers=workers,
+                cores=cores,
+                stage_timeout=stage_timeout,
+            )
         )
     except ValueError as error:
         return refused(error)
@@ -78,7 +79,7 @@ def run(request: BatchRequest) -> Any:
     """Carry out `request`, and return the run's outcome."""
     with (
         using(request.root, [request.checkpoint, request.dataset]) as stages,
-        session(request.root, wanted=request.needs_ray, workers=request.predict.workers) as runner,
+        session(wanted=request.needs_ray, workers=request.predict.workers) as runner,
     ):
         if request.ingest:
             ingest(None, request.dataset, request.ingest, runner)

@@ -5,6 +5,7 @@ Modules of the commands are imported after the command line has been parsed: an 
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -14,6 +15,7 @@ import typer
 from flows.cli.options import BackfillOptions, ExportOptions, FlowOptions, PredictOptions, RunOptions, StorageOptions
 from flows.cli.result_options import AuditOptions, DiffOptions, MistakesOptions
 from storage import exits
+from tasks.jobs import dashboard
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -186,12 +188,11 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
 
 
 def _starting(options: FlowOptions, *, is_told: bool = True) -> None:
-    """Say that a run starts, before the imports that take seconds, and choose its resources."""
+    """Say that a run starts, before the imports that take seconds; this process and its children have a dashboard."""
     if is_told:
         exits.note(STARTING)
-    from flows.cli import start
-
-    start.choose_resources(options)
+    if options.dashboard:
+        os.environ[dashboard.NAME] = "1"
 
 
 def taking(options: type[_Options], function: Callable[[_Options], Any]) -> Callable[..., Any]:

@@ -12,7 +12,6 @@ from tasks.comparing import copies
 from tasks.learning import recipes, sources
 from tasks.planning import audit_request
 from tasks.planning.audit_request import AuditRequest
-from tasks.runners import node_checks
 
 
 def audit(options: AuditOptions) -> int:
@@ -27,7 +26,7 @@ def audit(options: AuditOptions) -> int:
         request = audit_request.resolve(checked.plan, folds=options.folds, is_fast=options.fast, only=options.split)
         start_ray = options.workers != 0 and request.needs_ray
         if start_ray:
-            node_checks.check_nodes(request.plan.root, options.workers, checked.needs)
+            preflight.check_disk_and_nodes(request.plan.root, options.workers, checked.needs)
     parameters = {
         "data": options.data,
         "recipe": checked.recipe.origin or checked.recipe.name,

@@ -13,7 +13,7 @@ from tasks.planning.durations import parse_duration
 Text: TypeAlias = str | None
 NONE: Any = ()
 """Default of an option that may be repeated."""
-OF_COMMAND = frozenset({"as_json", "dashboard", "check", "csv"})
+_OF_COMMAND = ("as_json", "dashboard", "check", "csv")
 """Options of the commands that are no parameters of their flows."""
 
 
@@ -83,6 +83,11 @@ class FlowOptions(StorageOptions):
             "--dashboard", help="start Ray's dashboard with a local Ray, and report trainings to it (default: off)"
         ),
     ] = False
+
+
+def parameter_names(options: FlowOptions | type[FlowOptions]) -> list[str]:
+    """Return the names of the options that are parameters of the flow."""
+    return [field.name for field in dataclasses.fields(options) if field.name not in _OF_COMMAND]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

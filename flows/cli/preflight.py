@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from flows.cli.options import RunOptions
+from flows.cli.options import PredictOptions, RunOptions
 from storage import exits, manifest, terminal
 from storage.manifest import Damaged
 from storage.terminal import count
@@ -12,13 +12,14 @@ from storage.uri import URI, Root, check_name
 from tasks.learning import recipes, user_code
 from tasks.learning.recipes import Recipe
 from tasks.planning.durations import parse_duration
-from tasks.resources import capacity, scaling
-from tasks.resources.scaling import Needs
-from tasks.runners import node_checks
+from tasks.resources import capacity, machine, scaling
+from tasks.resources.scaling import ANY, Needs, Workers
+from tasks.runners.node_checks import check_nodes
 
 if TYPE_CHECKING:
     from tasks.planning.data_summary import Summary
     from tasks.planning.plan import Plan
+    from tasks.planning.predict_request import BatchRequest
 
 
 class Preflight:
@@ -46,7 +47,10 @@ class Preflight:
         name = data_option.default_recipe(options.data) if options.recipe is None else options.recipe
         self.recipe = recipes.override(recipes.load(name), options.settings)
         self.needs = scaling.needs_of(self.recipe)
+        machine.choose(options.cores)
         make_plan.check_workers(options.workers)
+        for name in ("stage_timeout", "stall_timeout", "download_timeout"):
+            parse_duration(getattr(options, name), option=f"--{name.replace('_', '-')}", minimum_s=0)
         if options.register_as:
             check_name(options.register_as, field="--register-as")
         self.mirrors = list(map(downloading.mirror_address, options.mirror))
@@ -169,40 +173,75 @@ class Preflight:
         return self.downloads or self.lacks_weights
 
 
-Check = tuple[str, str, Callable[[Preflight], str]]
-"""A check's name, the names of those that must have succeeded before, and what it does."""
+class Check(NamedTuple):
+    """One check: a line of `--check`."""
+
+    name: str
+    after: str
+    """Names of the checks that must have succeeded before."""
+    run: Callable[[Preflight], str]
+    only: Literal["", "told", "ray"] = ""
+    """`told`: only for `--check`; `ray`: only for `--check` and for a run that needs Ray."""
+
+
 CHECKS: Sequence[Check] = (
-    ("request", "", Preflight.check_request),
-    ("Ray", "request", lambda it: capacity.check_workers(it.options.workers, it.needs)),
-    ("storage", "", Preflight.check_storage),
-    ("data", "request storage", Preflight.check_data),
-    ("classes", "data", Preflight.check_classes),
-    ("labels", "classes", lambda it: it.summary.labels),
-    ("run", "data", Preflight.describe_run),
-    ("model", "data", Preflight.check_model),
-    ("disk", "storage", lambda it: capacity.check_disk(it.root)),
-    ("nodes", "request storage", lambda it: node_checks.check_nodes(it.root, it.options.workers, it.needs)),
+    Check("request", "", Preflight.check_request),
+    Check("Ray", "request", lambda it: capacity.check_workers(it.options.workers, it.needs)),
+    Check("storage", "", Preflight.check_storage),
+    Check("data", "request storage", Preflight.check_data),
+    Check("classes", "data", Preflight.check_classes),
+    Check("labels", "classes", lambda it: it.summary.labels, only="told"),
+    Check("run", "data", Preflight.describe_run, only="told"),
+    Check("model", "data", Preflight.check_model),
+    Check("disk", "storage", lambda it: capacity.check_disk(it.root), only="ray"),
+    Check("nodes", "request storage", lambda it: check_nodes(it.root, it.options.workers, it.needs), only="ray"),
 )
 
 
 def check_and_plan(options: RunOptions) -> Preflight:
-    """Check a request and plan it; raise `ValueError` if it is invalid."""
+    """Check the request of a run, typed or of a deployment, and plan it; raise `ValueError` if it is invalid."""
     request = Preflight(options)
-    for name, _, check in CHECKS:
-        if name not in ("labels", "run") and (name not in ("disk", "nodes") or request.plan.needs_ray):
-            check(request)
+    for check in CHECKS:
+        if not check.only or (check.only == "ray" and request.plan.needs_ray):
+            check.run(request)
     return request
+
+
+def check_prediction(options: PredictOptions) -> "BatchRequest":
+    """Check the request of a prediction, typed or of a deployment; raise `ValueError` if it is invalid."""
+    from tasks.planning import predict_request
+
+    machine.choose(options.cores)
+    capacity.check_workers(options.workers)
+    request = predict_request.resolve(
+        storage=options.storage,
+        model=options.model,
+        data=options.data,
+        split=options.split,
+        min_confidence=options.min_confidence,
+        workers=options.workers,
+        stage_timeout_s=parse_duration(options.stage_timeout, option="--stage-timeout"),
+    )
+    if request.needs_ray:
+        check_disk_and_nodes(request.root, options.workers)
+    return request
+
+
+def check_disk_and_nodes(root: Root, workers: Workers, needs: Needs = ANY) -> None:
+    """Raise `ValueError` if the disk is full, or a node of the cluster is unfit: checks of a run that needs Ray."""
+    capacity.check_disk(root)
+    check_nodes(root, workers, needs)
 
 
 def report(options: RunOptions, more: Sequence[Check] = ()) -> int:
     """Run all checks and `more`, skip those that depend on a failed one, print a line for each; return 0 or 2."""
     request, failed = Preflight(options), set[str]()
     results: list[dict[str, str]] = []
-    for name, needs, check in (*CHECKS, *more):
+    for name, after, run, _ in (*CHECKS, *more):
         verdict, text = "skipped", "depends on a failed check above"
-        if not failed & set(needs.split()):
+        if not failed & set(after.split()):
             try:
-                verdict, text = "ok", check(request)
+                verdict, text = "ok", run(request)
             except (ValueError, OSError, Damaged) as error:
                 verdict, text = "refused", str(error)
         if verdict != "ok":

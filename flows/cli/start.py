@@ -1,7 +1,6 @@
 """Start of a flow from the command line: all checks that are possible in advance, then the flow and its outcome."""
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -10,16 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
 from flows.cli import preflight
-from flows.cli.options import OF_COMMAND, FlowOptions, PredictOptions, RunOptions, StorageOptions
+from flows.cli.options import PredictOptions, RunOptions, StorageOptions, parameter_names
 from storage.exits import note, refused_if_invalid
 from storage.process import gc_paused
 from storage.uri import PredictionsURI
-from tasks.jobs import dashboard
 from tasks.learning import recipes
-from tasks.planning import predict_request
-from tasks.planning.durations import parse_duration
-from tasks.resources import capacity, machine
-from tasks.runners import node_checks
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -32,7 +26,7 @@ def run(options: RunOptions, flow_of: FlowOf) -> int:
     """Run the pipeline, or with `--check` only its checks."""
     if options.check:
         with checking(options, is_run=False):
-            return preflight.report(options, more=[("Prefect", "", _check_api)])
+            return preflight.report(options, more=[preflight.Check("Prefect", "", _check_api)])
     with checking(options):
         request = preflight.check_and_plan(options)
     start_ray = options.workers != 0 and request.plan.needs_ray
@@ -49,8 +43,7 @@ def run(options: RunOptions, flow_of: FlowOf) -> int:
 def parameters_of(request: preflight.Preflight) -> dict[str, Any]:
     """Return the parameters of the flow for a checked request: its options, with what the checks have resolved."""
     plan, options = request.plan, request.options
-    names = (field.name for field in dataclasses.fields(options) if field.name not in OF_COMMAND)
-    return {name: getattr(options, name) for name in names} | {
+    return {name: getattr(options, name) for name in parameter_names(options)} | {
         "recipe": plan.recipe.origin or plan.recipe.name,
         "settings": recipes.changes(plan.recipe),
         "storage": str(plan.root),
@@ -68,24 +61,16 @@ def _check_api(_: preflight.Preflight) -> str:
 
 def predict(options: PredictOptions, flow_of: FlowOf) -> int:
     """Run batch prediction."""
-    names = ("data", "model", "storage", "split", "min_confidence", "workers")
-    request = {name: getattr(options, name) for name in names}
     with checking(options):
-        capacity.check_workers(options.workers)
-        limit_s = parse_duration(options.stage_timeout, option="--stage-timeout")
-        resolved = predict_request.resolve(**request, stage_timeout_s=limit_s)
-        start_ray = options.workers != 0 and resolved.needs_ray
-        if start_ray:
-            node_checks.check_nodes(resolved.root, options.workers)
-    parameters = request | {"cores": options.cores, "stage_timeout": options.stage_timeout}
-    return start(flow_of, parameters, resolved, as_json=options.as_json, csv=options.csv, start_ray=start_ray)
-
-
-def choose_resources(options: FlowOptions) -> None:
-    """Set the dashboard for this process and its children, and the cores."""
-    if options.dashboard:
-        os.environ[dashboard.NAME] = "1"
-    machine.choose(options.cores)
+        request = preflight.check_prediction(options)
+    return start(
+        flow_of,
+        {name: getattr(options, name) for name in parameter_names(options)},
+        request,
+        as_json=options.as_json,
+        csv=options.csv,
+        start_ray=options.workers != 0 and request.needs_ray,
+    )
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """`data-to-model deploy`: check each deployment of prefect.yaml like a run, then call `prefect deploy --all`."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -9,12 +8,10 @@ from typing import Any
 
 from flows import PROJECT
 from flows.cli import preflight
-from flows.cli.options import OF_COMMAND, FlowOptions, PredictOptions, RunOptions
+from flows.cli.options import FlowOptions, PredictOptions, RunOptions, parameter_names
 from flows.server.temporary_server import check_api, require_named_server
 from storage.exits import refused_if_invalid
 from tasks.planning.data_option import default_recipe
-from tasks.planning.durations import parse_duration
-from tasks.planning.make_plan import check_workers
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -65,16 +62,11 @@ def _check(entry: dict[str, Any]) -> None:
 
 
 def _options(kind: type[FlowOptions], parameters: dict[str, Any]) -> Any:
-    """Return the options that are the same request; raise `ValueError` for one that does not exist or is invalid."""
-    known = [field.name for field in dataclasses.fields(kind) if field.name not in OF_COMMAND]
+    """Return the options that are the same request; raise `ValueError` for a parameter that does not exist."""
+    known = parameter_names(kind)
     if unknown := parameters.keys() - set(known):
         raise ValueError(f"parameters: {min(unknown)!r} is not one of {', '.join(known)}")
-    options = kind(**parameters)
-    check_workers(options.workers)
-    for name, text in parameters.items():
-        if name.endswith("_timeout"):
-            parse_duration(text, option=name, minimum_s=0)
-    return options
+    return kind(**parameters)
 
 
 def apply(entries: list[dict[str, Any]]) -> str:

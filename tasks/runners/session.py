@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 
 from storage import manifest
-from storage.uri import Root, redact
+from storage.uri import redact
 from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import logger
 from tasks.resources import capacity, machine_lock
-from tasks.resources.scaling import ANY, Needs, Workers
+from tasks.resources.scaling import Workers
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.local_runner import LocalRunner
-from tasks.runners.node_checks import check_nodes
 from tasks.runners.runner import InProcessRunner, Runner
 
 _early: ContextVar[list[LocalRunner]] = ContextVar("early")
@@ -34,22 +33,13 @@ def starting(*, wanted: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -> Iterator[Runner]:
+def session(*, wanted: bool, workers: Workers) -> Iterator[Runner]:
     """Yield the runner of one run; start Ray at once if `wanted`, else only when a job is submitted.
 
     Args:
-        root: Where the run stores its results.
         wanted: True if it is known that there will be a job.
         workers: As asked; 0 runs everything in this process, without Ray.
-        needs: Resources that each worker needs.
-
-    Raises:
-        ValueError: A job is wanted, but the machine is too small, its disk is full or a node is unfit.
     """
-    if wanted:
-        capacity.check_workers(workers, needs)
-        capacity.check_disk(root)
-        check_nodes(root, workers, needs)
     if workers == 0:
         with contextlib.ExitStack() as locks:
             yield LockingRunner(InProcessRunner(), locks)

@@ -13,7 +13,6 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from flows.cli import preflight
 from flows.cli.options import RunOptions
-from flows.cli.start import choose_resources
 from storage import commits, manifest, registry, tables
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI
@@ -65,7 +64,6 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
     machine.choose(None)
     words = shlex.split(made.report.command)
     options = options_of(RunOptions, *words[2:], "--storage", str(tmp_path / "other"))
-    choose_resources(options)
     again = preflight.check_and_plan(options).plan
     assert (words[-2:], again.checkpoint.name) == (["--cores", "1"], made.checkpoint.name)
 
