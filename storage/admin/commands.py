@@ -94,11 +94,10 @@ def ls(
 
     marks:
       champion    current champion of its registered model
+      unfinished  files of a run that is making it now, or that ended before; if no run is active,
+                  the same command resumes; gc deletes the files once they are old
       incomplete  there are files but no manifest: the attempt failed or is still running
       damaged     its manifest cannot be read; verify checks the other files
-
-    Unfinished results are listed below the others: a run is making them now, or it ended or failed
-    before; the same command resumes them.
 
     `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,
     metrics, whether the model is or was champion, seconds, and the seconds that reuse saved. Its
@@ -126,7 +125,6 @@ def ls(
         show_lines(listing.lines(documents))
     else:
         exits.note(f"there are no results below {root}")
-    show_lines(listing.unfinished_lines(listing.unfinished(root, kinds or KINDS)))
     return complain(damaged)
 
 

@@ -1,13 +1,11 @@
-"""Listing of a storage root as tables: every result with its time, size, test metrics and marks; unfinished work."""
+"""Listing of a storage root as one table: every result with its time, size, test metrics and marks."""
 
-import contextlib
 import datetime
-import json
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from storage import champions, files, manifest
+from storage import champions, manifest
 from storage.admin import catalog, format
 from storage.admin.catalog import SCRATCH, Folder
 from storage.decision import METRICS, Decision
@@ -17,31 +15,31 @@ from storage.uri import URI, Root
 
 _SPEC = re.compile(r"([a-z]+)-[0-9a-f]{64}\.json")
 """Name of a job's spec: its stage, and the SHA-256 of its content."""
-_EPOCH = re.compile(r"attempt-\d+/epoch-(\d+)/checkpoint\.json")
-"""Path of the file that is written last of an epoch's checkpoint."""
-
-
-class Unfinished(NamedTuple):
-    """One run folder whose result is not committed."""
-
-    changed: float
-    """Time of the last write to a file in it: seconds since 1970."""
-    cells: tuple[str, ...]
-    """The word `unfinished`, stage, epochs, time of the write, URI."""
 
 
 def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[dict[str, Any]]:
     """Describe every result of `kinds` by JSON values, oldest first.
 
     Each has time, kind, URI, rows, bytes, number of files, test metrics and marks. The marks are `champion` (has the
-    name of one of `champions`), `incomplete` (files without a manifest) and `damaged` (unreadable manifest or folder).
+    name of one of `champions`), `unfinished` (files of attempts at a result that is not committed), `incomplete` (files
+    without a manifest) and `damaged` (unreadable manifest or folder).
     """
-    needed = {*kinds, *(other for kind in kinds for other in KINDS[kind].accuracy_from)}
-    results = catalog.read_folders(catalog.list_folders(root, needed))
-    scores = test_metrics(results)
-    folders = sorted((folder for folder in results if folder.kind in kinds), key=lambda folder: folder.created)
+    needed = {*kinds, SCRATCH, *(other for kind in kinds for other in KINDS[kind].accuracy_from)}
+    folders = catalog.read_folders(catalog.list_folders(root, needed))
+    scores = test_metrics(folders)
     names = {champion.name for champion in champions}
-    return [_document(folder, names, scores.get(folder.uri, {})) for folder in folders]
+    return [
+        _document(folder, kind, names, scores.get(folder.uri, {}))
+        for folder in sorted(folders, key=lambda folder: folder.created)
+        if (kind := _kind_of_attempts(root, folder) if folder.kind == SCRATCH else folder.kind) in kinds
+    ]
+
+
+def _kind_of_attempts(root: Root, folder: Folder) -> str:
+    """Return the kind of the result that the files of attempts in `folder` are for; empty if it is committed."""
+    stages = {match[1] for entry in folder.entries if (match := _SPEC.fullmatch(entry.path))}
+    kind = next((kind for kind in KINDS.values() if kind.stage in stages), None)
+    return kind.name if kind and not manifest.is_committed(kind.place(root, folder.uri.name)) else ""
 
 
 def test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
@@ -97,15 +95,16 @@ def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]
     return changes, damaged
 
 
-def _document(folder: Folder, champions: Collection[str], scores: dict[str, float]) -> dict[str, Any]:
+def _document(folder: Folder, kind: str, champions: Collection[str], scores: dict[str, float]) -> dict[str, Any]:
     result = folder.manifest
     marks = {
         "champion": folder.kind == "checkpoint" and folder.uri.name in champions,
-        "incomplete": folder.committed is None and not folder.damage,
+        "unfinished": folder.kind == SCRATCH,
+        "incomplete": folder.kind != SCRATCH and folder.committed is None and not folder.damage,
         "damaged": bool(folder.damage),
     }
     return {
-        "kind": folder.kind,
+        "kind": kind,
         "uri": folder.uri,
         "created": folder.created.isoformat(timespec="seconds"),
         "rows": result.rows if result and result.rows else None,
@@ -114,39 +113,3 @@ def _document(folder: Folder, champions: Collection[str], scores: dict[str, floa
         **{name: scores.get(name) for name in METRICS.values()},
         "marks": [mark for mark, holds in marks.items() if holds],
     }
-
-
-def unfinished(root: Root, kinds: Collection[str]) -> list[Unfinished]:
-    """Return the unfinished results of `kinds`, the latest last."""
-    folders = catalog.read_folders(catalog.list_folders(root, [SCRATCH]))
-    rows = catalog.map_in_threads(lambda folder: _unfinished(root, folder, kinds), folders)
-    return sorted(filter(None, rows))
-
-
-def unfinished_lines(unfinished: Sequence[Unfinished]) -> Iterator[str]:
-    """Yield a table of unfinished results and, if there is one, a hint what to do."""
-    yield from format.table(each.cells for each in unfinished)
-    if unfinished:
-        yield (
-            "unfinished: no result yet; if no run is working on it, run the same command again to resume; gc deletes "
-            "the files once they are old"
-        )
-
-
-def _unfinished(root: Root, folder: Folder, kinds: Collection[str]) -> Unfinished | None:
-    paths = {entry.path for entry in folder.entries}
-    specs = {match[1]: match[0] for match in map(_SPEC.fullmatch, paths) if match}
-    kind = next((kind for kind in KINDS.values() if kind.stage in specs), None)
-    if kind is None or kind.name not in kinds:
-        return None
-    target = kind.place(root, folder.uri.name)
-    if manifest.is_committed(target):
-        return None
-    done = max((int(match[1]) for match in map(_EPOCH.fullmatch, paths) if match), default=0)
-    progress = ""
-    with contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile
-        if "train" in specs:
-            recipe = json.loads(files.read(folder.uri.child(specs["train"])))["recipe"]
-            progress = f"{done} of {recipe['training']['epochs']} epochs done"
-    moment = format.moment(datetime.datetime.fromtimestamp(folder.changed, datetime.UTC))
-    return Unfinished(folder.changed, ("unfinished", kind.stage, progress, f"last written {moment}", folder.uri))

@@ -97,13 +97,18 @@ class TestLs:
         assert accuracies[predictions] == accuracies[evaluation] == 0.5
         assert accuracies[model.checkpoint] == 0.987654321
 
-    def test_marks_show_champion_incomplete_and_damaged(self, root: Root, model: Model, ask: Ask) -> None:
+    def test_marks_show_champion_unfinished_incomplete_and_damaged(self, root: Root, model: Model, ask: Ask) -> None:
         dead = results.place(root, "predictions", "dead")
         results.write_part(dead)
         files.put(model.report.child(manifest.NAME), b"garbage")
+        scratch = results.write_scratch(root, results.place(root, "checkpoint", "mine"))
+        results.write_scratch(root, model.checkpoint)  # its result is committed
         documents = json.loads("\n".join(ask("ls", "--json", "--storage", root).out))
         marks = {document["uri"]: document["marks"] for document in documents if document["marks"]}
-        assert marks == {model.checkpoint: ["champion"], dead: ["incomplete"], model.report: ["damaged"]}
+        expected = {model.checkpoint: ["champion"], dead: ["incomplete"], model.report: ["damaged"]}
+        assert marks == expected | {scratch: ["unfinished"]}
+        lines = ask("ls", "checkpoint", "--storage", root).out
+        assert [line.split()[-1] for line in lines[1:]] == [model.checkpoint, scratch]
 
     def test_garbled_registry_is_told_and_the_rest_is_listed(self, root: Root, model: Model, ask: Ask) -> None:
         files.put(root.child("registry/letters/000001.json"), b"garbage")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import files, terminal
+from storage import terminal
 from storage.uri import Root
 from tests.runs import CHECKOUT
 from tests.storage import results
-from tests.storage.conftest import Ask
 from tests.storage.results import Model
 from tests.terminal import typed
 
@@ -61,27 +60,3 @@ def test_paths_below_the_working_directory_are_told_as_one_types_them_there(
         assert terminal.short(other) == other
     monkeypatch.chdir("/")
     assert terminal.short("/data") == "/data"
-
-
-class TestUnfinishedWork:
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Root:
-        return Root(str(tmp_path / "data"))
-
-    def test_training_is_listed_with_its_epochs_until_its_result_is_committed(self, root: Root, ask: Ask) -> None:
-        target = results.place(root, "checkpoint", "mine")
-        scratch = results.write_scratch(root, target)
-        for epoch in (1, 2):
-            files.put(scratch.child(f"attempt-1/epoch-{epoch:04d}/checkpoint.json"), b"{}")
-        files.put(scratch.child("attempt-1/epoch-0003/weights.safetensors"), b"half of it")
-        line, hint = ask("ls", "--storage", root).out
-        assert line.startswith("unfinished  train  2 of 4 epochs done  last written 20")
-        assert line.endswith(f"  {scratch}")
-        assert hint.startswith("unfinished: no result yet; if no run is working on it, run the same command again")
-
-    def test_preparation_and_prediction_are_told_too_and_only_the_kinds_asked_for(self, root: Root, ask: Ask) -> None:
-        results.write_scratch(root, results.run(root, "done").checkpoint)
-        for stage, kind in (("preprocess", "prepared"), ("predict", "predictions")):
-            files.put(root.child(f"runs/{results.place(root, kind, stage).name}/{stage}-{64 * '0'}.json"), b"{}")
-        assert [line.split()[1] for line in ask("ls", "--storage", root).out[7:-1]] == ["preprocess", "predict"]
-        assert [line.split()[1] for line in ask("ls", "predictions", "--storage", root).out[2:-1]] == ["predict"]
