@@ -11,13 +11,10 @@ def preprocess(file: str) -> np.ndarray:
     with Image.open(file) as opened:
         opened.draft(MODE, (2 * SIZE[0], 2 * SIZE[1]))  # a large JPEG is decoded at a smaller scale
         image = ImageOps.exif_transpose(opened)
-    if image.mode == "LAB":
-        image = image.convert("RGB")
     if image.mode.startswith("I;16"):  # gray of 16 bits: keep the upper 8 of those in use
         values = np.asarray(image)
-        hidden = values == image.info.get("transparency", -1)
-        bits = next(n for n in (8, 10, 12, 14, 16) if values.max(initial=0, where=~hidden) < 2**n)
-        image = Image.fromarray(np.where(hidden, 255, values >> (bits - 8)).astype(np.uint8))
+        bits = next(n for n in (8, 10, 12, 14, 16) if values.max(initial=0) < 2**n)
+        image = Image.fromarray((values >> (bits - 8)).astype(np.uint8))
     if image.has_transparency_data:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
     image = ImageOps.fit(image.convert(MODE), SIZE, method=Image.Resampling.BILINEAR)

@@ -5,7 +5,6 @@ import dataclasses
 import io
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -23,9 +22,6 @@ _JPEG = ("JPEG", "MPO")
 _MODES = {1: "L", 3: "RGB"}
 _BITS = (8, 10, 12, 14, 16)
 """Possible bit depths of 16-bit gray images; the smallest one that holds an image's largest value is assumed."""
-_FEW_BITS = ("1", "L;2", "L;4")
-"""Pillow's names for gray of fewer than 8 bits as stored, which it scales up to 8."""
-_TRANSPARENT = "transparency"  # Pillow's key for the transparent colour or gray value
 _CAMERA_LENGTH = 60
 _JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")
 """Marker of a segment or of the end; neither a stuffed byte nor a restart marker, which stand among the pixels."""
@@ -94,7 +90,7 @@ def decode_uncropped(content: bytes, channels: int) -> Image.Image:
     if not content:
         raise Unreadable("empty file")
     with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        flat, _ = _flat(image, image.mode)
+        flat, _ = _flat(image)
         return flat.convert(_MODES[channels])
 
 
@@ -132,8 +128,8 @@ def _in_words(error: Exception) -> str:
 
 
 def _decoded(image: Image.Image, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
-    (width, height), mode = image.size, image.mode
-    flat, mode = _flat(image, mode)
+    width, height = image.size
+    flat, mode = _flat(image)
     pixels = _fitted(flat, size, channels)
     if image.format in _WITH_FRAMES and getattr(image, "is_animated", False):
         mode += " (first of several frames)"
@@ -151,43 +147,27 @@ def _camera(image: Image.Image) -> str:
     return name.strip()[:_CAMERA_LENGTH]
 
 
-def _flat(image: Image.Image, mode: str) -> tuple[Image.Image, str]:
-    """Rotate an open image by its EXIF and put it on white; return it with its `mode`, noting a choice of range."""
-    stored = _stored(image)
-    if reason := _why_unsupported(image, mode, stored):
-        raise Unreadable(f"unsupported {reason}; save it with 8 bits per channel")
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode == "LAB":  # Pillow converts it only to this mode
-        upright = upright.convert("RGB")
+def _flat(image: Image.Image) -> tuple[Image.Image, str]:
+    """Rotate an open image by its EXIF and put it on white; return it with its mode, noting a choice of range."""
+    _check_bits(image)
+    upright, mode = ImageOps.exif_transpose(image), image.mode
     if mode.startswith("I;16"):
         upright, bits = _gray(upright)
         mode = f"{mode} ({bits} bits)"
-    elif image.format in ("PNG", "TIFF") and re.match("[A-Za-z]{2,};16", str(stored[0])):
-        _check_deep(upright)
     return _on_white(upright), mode
 
 
-def _stored(image: Image.Image) -> tuple[Any, ...]:
-    """Return Pillow's name for the pixels as the file has them, which it drops when it loads them, and settings."""
+def _check_bits(image: Image.Image) -> None:
+    """Raise `Unreadable` for pixels that are neither 8-bit nor 16-bit gray: Pillow would cut their values off."""
     tiles = getattr(image, "tile", None)
-    settings = tiles[0][3] if tiles else ""
-    return (settings,) if isinstance(settings, str) else tuple(settings or ("",))
+    stored = str(tiles[0][3]) if tiles else ""  # Pillow's name for the pixels as the file has them, such as RGB;16B
+    is_inverted = getattr(image, "tag_v2", {}).get(262) == 0  # a TIFF in which 0 is white
+    is_gray = image.mode.startswith("I;16") and not is_inverted and "transparency" not in image.info
+    if image.mode in ("F", "I") or (";16" in stored and not is_gray):
+        raise Unreadable("unsupported: neither 8 bits per channel nor opaque 16-bit gray; save it with 8 bits")
 
 
-def _why_unsupported(image: Image.Image, mode: str, stored: tuple[Any, ...]) -> str | None:
-    """Return what an image is whose values cannot be read as they are meant; None if they can."""
-    if image.format == "PPM" and (mode == "I" or stored[1:2] > (255,)):
-        return "portable pixmap with more than 8 bits"
-    if mode in ("F", "I"):
-        return "image with 32-bit or signed values: its value range is undefined"
-    if mode.startswith("I;16") and image.format == "TIFF" and image.tag_v2.get(262) == 0:  # type: ignore[attr-defined]
-        return "TIFF with 16 bits in which 0 is white"
-    if image.format == "PNG" and stored[0] in _FEW_BITS and isinstance(image.info.get(_TRANSPARENT), int):
-        return "PNG with fewer than 8 bits and a transparent gray value"
-    return None
-
-
-def scaled(image_HWC: np.ndarray, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
+def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
     """Convert pixels (uint8, HWC; 1 or 3 channels, or 2 or 4 with alpha as the last) as `decoded` does.
 
     Pixels that already have the right shape are not changed. Raises `Unreadable`.
@@ -196,30 +176,14 @@ def scaled(image_HWC: np.ndarray, size: int, channels: int, *, with_thumbnail: b
     image = Image.fromarray(image_HWC[:, :, 0] if depth == 1 else image_HWC)
     fits = image_HWC.shape == (size, size, channels)
     stored = image_HWC.tobytes() if fits else _fitted(_on_white(image), size, channels)
-    thumbnail = thumbnails.of_image(_on_white(image)) if with_thumbnail else b""
-    return Decoded(stored, width, height, image.mode, thumbnail)
+    return Decoded(stored, width, height, image.mode)
 
 
 def _gray(image: Image.Image) -> tuple[Image.Image, int]:
-    """Convert 16-bit gray to 8 bits, transparent pixels to white; return it with the bit depth that was assumed."""
+    """Convert 16-bit gray to 8 bits; return it with the bit depth that was assumed."""
     numbers = np.asarray(image)
-    hidden = numbers == image.info.get(_TRANSPARENT, -1)
-    most = int(numbers.max(initial=0, where=~hidden))
-    bits = next(bits for bits in _BITS if most < 2**bits)
-    shown = (numbers >> (bits - 8)).astype(np.uint8)
-    shown[hidden] = 255
-    return Image.fromarray(shown), bits
-
-
-def _check_deep(image: Image.Image) -> None:
-    if _TRANSPARENT in image.info:
-        raise Unreadable("unsupported image with 16 bits per channel and a transparent colour; save it with 8 bits")
-    highest = [high for name, (_, high) in zip(image.getbands(), _extrema(image), strict=True) if name != "A"]
-    if max(highest) < 2**6:
-        raise Unreadable(
-            "unsupported image with 16 bits per channel of which at most 14 are used: it would appear nearly black; "
-            "save it with 8 bits"
-        )
+    bits = next(bits for bits in _BITS if numbers.max(initial=0) < 2**bits)
+    return Image.fromarray((numbers >> (bits - 8)).astype(np.uint8)), bits
 
 
 def _on_white(image: Image.Image) -> Image.Image:

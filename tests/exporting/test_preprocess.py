@@ -10,7 +10,7 @@ from PIL import Image
 from tasks.exporting import card
 from tasks.learning import decode
 from tests.image_folder import picture
-from tests.learning.test_decode import drawing, gray, png, saved
+from tests.learning.test_decode import drawing, gray, saved
 
 _NOISE = np.random.default_rng(0).integers(0, 256, (731, 574, 3), dtype=np.uint8)
 _TURNED = Image.Exif()
@@ -26,11 +26,8 @@ PHOTOS = {
     "turned PNG": saved(picture(7, 0), exif=_TURNED),
     "JPEG with a preview": saved(Image.fromarray(_NOISE), "MPO", save_all=True, append_images=[picture(2, 1)]),
     "several frames": saved(picture(7, 1).resize((40, 40)), "GIF", **_FRAMES),
-    "LAB": saved(Image.new("LAB", (30, 20), (120, 140, 100)), "TIFF"),
     **{f"transparent {mode}": saved(drawing(mode)) for mode in ("RGBA", "LA", "P")},
     **{f"16-bit gray of {bits}": saved(Image.fromarray(gray(2**bits - 1))) for bits in (8, 10, 12, 14, 16)},
-    "16-bit gray with a transparent value": png(65535 - gray(4095), color=0, transparent=(65535,)),
-    "16-bit RGB": png(np.repeat(gray(65535)[..., None], 3, axis=2), color=2),
 }
 
 
