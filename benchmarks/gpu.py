@@ -43,7 +43,6 @@ _VARIANTS = {
     "eager": {},
     "graph": {"step": "graph"},
     "compiled": {"compile": "true"},
-    "graph and compiled": {"step": "graph", "compile": "true"},
 }
 """Ways to launch a step; a graph only on a GPU."""
 _EPILOG = """\

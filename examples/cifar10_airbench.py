@@ -45,7 +45,7 @@ def cifar10_airbench() -> Recipe:
             augment=PixelAugment(max_shift=0),
         ),
         gate=Gate(minimum=0.93),
-        resources=Resources(device="cuda", step="auto"),
+        resources=Resources(device="cuda"),
     )
 
 

@@ -108,7 +108,7 @@ class RecipeOptions(FlowOptions):
             "--set",
             metavar="field=value",
             help="change a field of the recipe (docs/cli.md lists them), such as epochs=5, precision=fp32 or "
-            "learning_rate=1e-3; repeatable; step=graph is experimental (default: the recipe's values)",
+            "learning_rate=1e-3; repeatable (default: the recipe's values)",
         ),
     ] = NONE
     stall_timeout: Annotated[

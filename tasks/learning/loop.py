@@ -19,7 +19,7 @@ from tasks.learning.head import norms_of_backbone, weights_of_backbone
 from tasks.learning.modeling import Classifier, autocast, move_model
 from tasks.learning.optimizer import make_optimizer
 from tasks.learning.recipes import Recipe
-from tasks.learning.step import GraphedStep, Step
+from tasks.learning.step import Step
 from tasks.learning.temperature import fit_temperature
 
 _DRAWS, _TRANSFORMS = 2, 3
@@ -52,7 +52,6 @@ class Loader(Protocol):
 class Trainer:
     """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch).
 
-    `is_graphed`: batches lie in the same memory in every step, which a GPU runs as a CUDA graph; see `GraphedStep`.
     `class_counts` are the training rows of each class, over all ranks; only `class_weights=balanced` needs them.
     """
 
@@ -64,7 +63,6 @@ class Trainer:
         *,
         precision: str,
         device: torch.device,
-        is_graphed: bool = False,
         class_counts: Sequence[int] = (),
     ) -> None:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
@@ -76,7 +74,7 @@ class Trainer:
         has_backbone = recipe.training.freeze_epochs > 0 or recipe.training.backbone_lr_scale != 1
         backbone = weights_of_backbone(model.backbone) if has_backbone else []
         self._unfrozen = [weight for weight in backbone if weight.requires_grad]  # the model itself may freeze others
-        self._is_frozen, self.is_graphed = False, is_graphed
+        self._is_frozen = False
         self._make_step()
         self.local_batch_size = local_batch_size(recipe.training.batch_size, rank=self.rank, world_size=self.world_size)
         num_rows = loader.num_train_rows()
@@ -156,14 +154,13 @@ class Trainer:
             world_size=self.world_size,
             class_weights=self.class_weights,
         )
-        self.run_step = GraphedStep(self.step) if self.is_graphed else self.step
 
     def _toggle_backbone(self) -> None:
         """Freeze or unfreeze the backbone, with a new step: DDP and a graph know the gradients that there are."""
         self._is_frozen = not self._is_frozen
         for weight in self._unfrozen:
             weight.requires_grad_(not self._is_frozen)
-        del self.step, self.run_step
+        del self.step
         gc.collect()  # the old DDP, which has hooks on the weights, is in a cycle
         self._make_step()
 
@@ -192,7 +189,7 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             # A restart repeats the model's random numbers exactly, and every rank draws different ones.
             seed_everything(mixed_seed(self.recipe.training.seed, epoch, step, self.rank, _DRAWS))
-            summed = self.run_step(images, labels)
+            summed = self.step(images, labels)
             self.optimizer.step()
             self.scheduler.step()
             on_batch()

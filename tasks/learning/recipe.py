@@ -169,9 +169,9 @@ class Resources:
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of every worker: a whole GPU (cuda), none (cpu), or auto: a GPU wherever Ray has any now."""
-    step: Literal["eager", "graph", "auto"] = "eager"
-    """Launch of a step on a GPU: kernel by kernel, as one CUDA graph (one worker, rows in memory, a model that never
-    waits for the GPU), or auto: a graph if possible."""
+    step: Literal["eager", "graph"] = "eager"
+    """Launch of a step on a GPU: kernel by kernel, or as CUDA graphs (one worker, rows in memory, a model that never
+    waits for the GPU)."""
     accelerator_type: str = ""
     """GPU type of every worker, in Ray's terms, such as A100; empty: any."""
     cpus_per_worker: float = Field(default=0.0, ge=0)
@@ -226,8 +226,15 @@ class Recipe:
             raise ValueError(f"augment must be {store.title()[:-1]}Augment(...) with store={store}, got {augment}")
         if store == "files" and loader in ("resident", "dataloader"):
             raise ValueError(f"loader must be auto, streaming or ray-data with store=files, got {loader!r}")
-        if self.resources.step == "graph" and (self.resources.device != "cuda" or loader not in ("auto", "resident")):
-            raise ValueError("step must be eager or auto unless device=cuda and loader=resident or auto, got 'graph'")
+        if self.resources.step == "graph":
+            needed = {
+                "device=cuda": self.resources.device == "cuda",
+                "loader=resident or auto": loader in ("auto", "resident"),
+                "compile=false": not self.training.compile,
+                "micro_batches=1": self.training.micro_batches == 1,
+            }
+            if missing := [name for name, is_met in needed.items() if not is_met]:
+                raise ValueError(f"step must be eager without {' and '.join(missing)}, got 'graph'")
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON-ready values, from which `from_dict` makes the recipe again."""

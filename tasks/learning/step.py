@@ -1,13 +1,11 @@
-"""The step of one rank: forward and backward pass of a batch, on a GPU also as a CUDA graph."""
+"""The step of one rank: forward and backward pass of a batch, on a GPU also as CUDA graphs."""
 
 import contextlib
 import os
-import random
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -21,8 +19,6 @@ from tasks.learning.recipes import Recipe
 
 _CACHE, _TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 """Environment variables that name the folders for code compiled by torch.compile and by Triton."""
-_WARM_UP_STEPS = 3
-"""Eager steps before the capture of a graph, as torch recommends: in them libraries choose algorithms and allocate."""
 
 
 class Step:
@@ -43,10 +39,11 @@ class Step:
         self.parallel: nn.Module = self._distributed() if world_size > 1 else model
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
         """Loss, hits and rows since the totals were last set to zero."""
-        is_compiled = recipe.training.compile
-        self.forward: Callable[[Tensor], Tensor] = (
-            torch.compile(self.parallel, dynamic=False) if is_compiled else self.parallel
-        )
+        module: nn.Module = self.parallel
+        if recipe.training.compile:
+            module = cast(nn.Module, torch.compile(module, dynamic=False))
+        self.forward = _Forward(module, precision, device)
+        self._must_capture = recipe.resources.step == "graph"
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Accumulate the gradients of a batch piece by piece, add to `totals`, and return the summed loss.
@@ -62,13 +59,15 @@ class Step:
         Returns:
             A scalar on the device.
         """
+        if self._must_capture:
+            _capture(self.forward, images, name=self.recipe.model)
+            self._must_capture = False
         batch_loss = torch.zeros((), device=self.device)
         pieces = list(zip(*(rows.chunk(self.recipe.training.micro_batches) for rows in (images, labels)), strict=True))
         for number, (some, targets) in enumerate(pieces, start=1):
             model, waits = self.parallel, number < len(pieces)  # ranks exchange gradients with the last piece
             with model.no_sync() if waits and isinstance(model, DistributedDataParallel) else contextlib.nullcontext():
-                with autocast(self.precision, self.device):
-                    logits = self.forward(some)
+                logits = self.forward(some)
                 smoothing = self.recipe.training.label_smoothing
                 summed = cross_entropy(
                     logits.float(), targets, weight=self.class_weights, label_smoothing=smoothing, reduction="sum"
@@ -103,108 +102,36 @@ class Step:
         )
 
 
-class GraphedStep:
-    """A step whose batches lie in the same memory every time; on a GPU it is captured once and replayed from then on.
+class _Forward(nn.Module):
+    """Forward pass of `model` at `precision`; a module of its own, since a capture replaces its `forward` for good."""
 
-    A replay is one launch instead of hundreds. The first steps run eagerly, on the stream that captures. The graph
-    ends with the gradients: the optimizer's one fused call follows it, because the schedule changes values (Adam's
-    first beta) that a graph would freeze. A model may draw random numbers on the device, which each replay draws anew
-    from the generator's seed. One that draws on the host stays eager; so does one whose capture fails, such as one that
-    waits for the device.
+    def __init__(self, model: nn.Module, precision: str, device: torch.device) -> None:
+        super().__init__()
+        self.model, self.precision, self.device = model, precision, device
+
+    def forward(self, images: Tensor) -> Tensor:
+        with autocast(self.precision, self.device):
+            logits: Tensor = self.model(images)
+        return logits
+
+
+def _capture(forward: _Forward, images: Tensor, *, name: str) -> None:
+    """Let `forward` replay CUDA graphs of its forward and backward pass, for batches of the shape of `images`.
+
+    The steps that warm up leave no trace in the model's running statistics and in its random numbers. Raises
+    `ValueError` if the model `name` cannot be captured, for example because it waits for the GPU.
     """
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-        self._held: tuple[Tensor, Tensor] | None = None
-        """The batch, in the memory from which the graph reads it."""
-        self._steps_so_far, self._is_eager = 0, False
-        self._draws = True
-        """Whether every step so far drew random numbers on the host, which a graph would freeze."""
-        self._stream = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
-        self.graph: torch.cuda.CUDAGraph | None = None
-        """None until it is captured."""
-        self._made: tuple[Tensor, list[tuple[nn.Parameter, Tensor | None]]]
-        """Results of the graph: the loss, and every weight's gradient."""
-
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Do what `Step` does; the loss stays valid until the next call.
-
-        Raises:
-            ValueError: The model's step cannot be captured, and the recipe requires a graph.
-        """
-        if self._held is None:
-            self._held = torch.empty_like(images), torch.empty_like(labels)
-        for held, rows in zip(self._held, (images, labels), strict=True):
-            held.copy_(rows)
-        if self._stream is not None and self._steps_so_far < _WARM_UP_STEPS:
-            return self._warm_up(self._stream)
-        if self._stream is not None and self.graph is None and not self._is_eager:
-            self.graph = self._captured(self._stream)
-        if self.graph is None:
-            return self.step(*self._held)
-        self.graph.replay()
-        loss, gradients = self._made
-        for weight, gradient in gradients:  # the optimizer's were set to None
-            weight.grad = gradient
-        return loss
-
-    def _warm_up(self, stream: torch.cuda.Stream) -> Tensor:
-        assert self._held is not None
-        before = _host_states()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            loss = self.step(*self._held)
-        torch.cuda.current_stream().wait_stream(stream)
-        self._steps_so_far += 1
-        # Other threads may draw too, but are unlikely to do so in every one of these steps.
-        self._draws = self._draws and _host_states() != before
-        if self._steps_so_far == _WARM_UP_STEPS and self._draws:
-            self._stay_eager("which draws random numbers on the host")
-        return loss
-
-    def _captured(self, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph | None:
-        """Return the captured step; None if it cannot be captured: then nothing was computed, and all is as before."""
-        assert self._held is not None
-        main, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
-        cause: Exception | None = None
-        try:
-            # thread_local: another thread may copy a checkpoint meanwhile.
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                try:
-                    loss = self.step(*self._held)
-                except Exception as error:
-                    cause = error
-                    raise
-        except Exception as error:  # the end of a failed capture has an error of its own, and leaves its stream current
-            torch.cuda.set_stream(main)
-            self._recover(graph, cause or error)
-            return None
-        finally:
-            cause = None  # its traceback holds memory of the graph
-        self._made = loss, [(weight, weight.grad) for weight in self.step.model.parameters()]
-        return graph
-
-    def _recover(self, graph: torch.cuda.CUDAGraph, cause: Exception) -> None:
-        """Give up `graph`, whose capture failed by `cause`."""
-        if error_policy.is_out_of_memory(cause):
-            raise cause
-        for weight in self.step.model.parameters():
-            weight.grad = None
-        graph.reset()
-        torch.cuda.synchronize()  # an error of the device itself is raised here
-        says = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}"
-        self._stay_eager(f"whose step cannot be captured ({says})", cause)
-        warnings.warn(
-            f"step=auto: model {self.step.recipe.model} trains without a CUDA graph, since its step cannot be captured "
-            f"({says}); use --set step=eager to skip the attempt",
-            stacklevel=2,
-        )
-
-    def _stay_eager(self, why: str, cause: Exception | None = None) -> None:
-        self._is_eager = True
-        model = self.step.recipe.model
-        if self.step.recipe.resources.step == "graph":
-            raise ValueError(f"step must be eager or auto for model {model}, {why}, got 'graph'") from cause
+    before = [buffer.clone() for buffer in forward.buffers()]
+    try:
+        with torch.random.fork_rng([images.device]):
+            torch.cuda.make_graphed_callables(forward, (images,), allow_unused_input=True)
+    except Exception as error:
+        if error_policy.is_out_of_memory(error):
+            raise
+        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        raise ValueError(f"step must be eager for model {name}, which cannot be captured ({reason})") from error
+    for buffer, value in zip(forward.buffers(), before, strict=True):
+        buffer.copy_(value)
 
 
 @contextlib.contextmanager
@@ -243,9 +170,3 @@ def _is_private(folder: Path) -> bool:
     except (OSError, RuntimeError):  # no home, or one that cannot be written
         return False
     return status.st_uid == os.getuid() and not status.st_mode & 0o077
-
-
-def _host_states() -> tuple[object, ...]:
-    """Return the states of the host's global generators, to compare."""
-    numpys = np.random.get_state(legacy=False)["state"]
-    return random.getstate(), bytes(numpys["key"]), numpys["pos"], torch.get_rng_state().numpy().tobytes()

@@ -35,19 +35,19 @@ def classifier(name: str) -> Classifier:
     return model
 
 
-def trainer(device: torch.device, *, num_rows: int, is_graphed: bool = False, **changes: Any) -> Trainer:
+def trainer(device: torch.device, *, num_rows: int, **changes: Any) -> Trainer:
     """A training on `device` that is about to begin, with every kind of augmentation, as a job would set it up.
 
     `changes` are of the recipe `cifar10-resnet18`, which computes in fp32 here.
     """
-    usual: dict[str, Any] = {"precision": "fp32", "epochs": 2, "device": device.type, "step": "auto"}
+    usual: dict[str, Any] = {"precision": "fp32", "epochs": 2, "device": device.type}
     recipe = recipes.override(recipes.load("cifar10-resnet18"), usual | changes)
     set_arithmetic(recipe.training.precision, device)
     model = classifier(recipe.model)
     loader = ResidentLoader(rows(num_rows), rows(num_rows // 2, seed=1), seed=0, rank=0, device=device)
     seed_everything(recipe.training.seed)
-    how: dict[str, Any] = {"precision": recipe.training.precision, "is_graphed": is_graphed}
-    return Trainer(recipe, model, loader, device=device, class_counts=range(1, 11), **how)
+    precision = recipe.training.precision
+    return Trainer(recipe, model, loader, precision=precision, device=device, class_counts=range(1, 11))
 
 
 def distance(computed: Tensor, expected: Tensor) -> float:

@@ -30,7 +30,7 @@ _RAY = {**JOB_ENV, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "token", "RAY_USAGE_
 
 def to_train(root: Root, prepared: DatasetURI, device: torch.device, *, name: str, **changes: Any) -> TrainSpec:
     """The job that trains a small model on `device`, by Ray with one worker."""
-    usual = {"model": "small-cnn", "epochs": 2, "batch_size": 64, "device": device.type, "step": "auto"}
+    usual = {"model": "small-cnn", "epochs": 2, "batch_size": 64, "device": device.type}
     rows = DatasetURI(root.child(f"datasets/prepared/{prepared.name}"))
     spec = raw.to_train(root, rows, name=name, **usual | changes)
     return spec.model_copy(update={"workers": 1, "threads": 1, "parameters": {}, "deadline_s": LIMIT_S})

@@ -14,10 +14,8 @@ from benchmarks.gpu import cannot_compile
 from storage.uri import URI
 from tasks.learning import checkpoint, hardware, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
-from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import autocast, move_model, resolve_precision, set_arithmetic
-from tasks.learning.step import GraphedStep
 from tests.gpu import checks
 from tests.gpu.checks import classifier, distance, never_waiting, rows
 
@@ -79,52 +77,34 @@ def test_two_trainings_in_fp32_are_bit_identical(device: torch.device, model: st
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_training_in_fp32_learns_as_on_the_cpu_and_a_graph_as_single_kernels_do(
-    device: torch.device, name: str
-) -> None:
-    expected, eager = (_curve(checks.trainer(where, num_rows=160, **SETTINGS[name])) for where in (CPU, device))
-    graphed = checks.trainer(device, num_rows=160, is_graphed=True, **SETTINGS[name])
-    torch.testing.assert_close(eager, expected, rtol=0.02, atol=0.005)
-    assert eager[-1] < eager[0], "it learns"
-    torch.testing.assert_close(_curve(graphed), eager, rtol=0.02, atol=0.005)
-    assert isinstance(graphed.run_step, GraphedStep)
-    assert (graphed.run_step.graph is not None) == (device.type == "cuda")
+def test_training_in_fp32_learns_as_on_the_cpu(device: torch.device, name: str) -> None:
+    expected, curve = (_curve(checks.trainer(where, num_rows=160, **SETTINGS[name])) for where in (CPU, device))
+    torch.testing.assert_close(curve, expected, rtol=0.02, atol=0.005)
+    assert curve[-1] < curve[0], "it learns"
 
 
-@pytest.mark.parametrize("is_graphed", [False, True])
-def test_compiled_step_trains_as_the_model_itself(gpu: torch.device, is_graphed: bool) -> None:
+@pytest.mark.parametrize("name", SETTINGS)
+def test_graph_trains_as_single_kernels_do(gpu: torch.device, name: str) -> None:
+    settings = SETTINGS[name] | {"micro_batches": 1}
+    expected, curve = (_curve(checks.trainer(gpu, num_rows=160, **settings, step=step)) for step in ("eager", "graph"))
+    torch.testing.assert_close(curve, expected, rtol=0.02, atol=0.005)
+
+
+def test_compiled_step_trains_as_the_model_itself(gpu: torch.device) -> None:
     if lacking := cannot_compile():
         pytest.skip(lacking)
-    changes = SETTINGS["vit-tiny"]
-    compiled = checks.trainer(gpu, num_rows=160, is_graphed=is_graphed, compile=True, **changes)
-    torch.testing.assert_close(
-        _curve(compiled), _curve(checks.trainer(gpu, num_rows=160, **changes)), rtol=0.02, atol=0.005
+    compiled, plain = (
+        _curve(checks.trainer(gpu, num_rows=160, compile=is_compiled, **SETTINGS["vit-tiny"]))
+        for is_compiled in (True, False)
     )
+    torch.testing.assert_close(compiled, plain, rtol=0.02, atol=0.005)
 
 
-@pytest.mark.parametrize(
-    "wait",
-    [lambda model, inputs: str(inputs[0].sum().item()) and None, lambda model, inputs: torch.cuda.synchronize()],
-    ids=["reads a number", "synchronizes"],
-)
-def test_model_that_cannot_be_captured_trains_kernel_by_kernel(gpu: torch.device, wait: Any) -> None:
-    def waiting(**changes: Any) -> Trainer:
-        trainer = checks.trainer(gpu, num_rows=160, **SETTINGS["small"], **changes)
-        trainer.model.register_forward_pre_hook(wait)
-        return trainer
-
-    graphed, history = waiting(is_graphed=True), list[EpochMetrics]()
-    history.append(graphed.run_epoch(1))
-    assert isinstance(graphed.run_step, GraphedStep) and graphed.run_step.graph is None
-    assert torch.cuda.current_stream(gpu) == torch.cuda.default_stream(gpu)
-    assert training_state.take(graphed, history, prepared="", fields=FIELDS).serialized(), "copies still work"
-    curve = torch.tensor([history[0].validation_loss, graphed.run_epoch(2).validation_loss])
-    torch.testing.assert_close(curve, _curve(waiting()), rtol=0.02, atol=0.005)
-    with pytest.raises(
-        ValueError, match=r"^step must be eager or auto for model small, whose step cannot be captured \(\w*Error: "
-    ):
-        waiting(is_graphed=True, step="graph").run_epoch(1)
-    assert torch.ones(2, device=gpu).sum().item() == 2
+def test_model_that_waits_for_the_gpu_is_refused_a_graph(gpu: torch.device) -> None:
+    trainer = checks.trainer(gpu, num_rows=160, **SETTINGS["small"], step="graph")
+    trainer.model.register_forward_pre_hook(lambda model, inputs: str(inputs[0].sum().item()) and None)
+    with pytest.raises(ValueError, match=r"^step must be eager for model small, which cannot be captured \(\w*Error: "):
+        trainer.run_epoch(1)
 
 
 def _curve(trainer: Trainer) -> Tensor:
@@ -134,12 +114,12 @@ def _curve(trainer: Trainer) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("step", ["eager", "graph"])
 @pytest.mark.parametrize("model", [*MODELS, "vit-patch4-sdpa"])
-def test_models_of_the_cifar_recipes_never_wait_for_a_gpu(gpu: torch.device, model: str, is_graphed: bool) -> None:
+def test_models_of_the_cifar_recipes_never_wait_for_a_gpu(gpu: torch.device, model: str, step: str) -> None:
     precision = resolve_precision("auto", gpu, classifier("small"))
-    changes = {"model": model, "batch_size": 32, "precision": precision}
-    _waits_for_nothing(checks.trainer(gpu, num_rows=320, is_graphed=is_graphed, **changes))
+    changes = {"model": model, "batch_size": 32, "precision": precision, "step": step}
+    _waits_for_nothing(checks.trainer(gpu, num_rows=320, **changes))
 
 
 def _waits_for_nothing(trainer: Trainer) -> None:
@@ -149,11 +129,9 @@ def _waits_for_nothing(trainer: Trainer) -> None:
     assert len(reads) == 10 + 1, "ten times in training, and once for the validation loss"
 
 
-@pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
-def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_trains(
-    device: torch.device, is_graphed: bool
-) -> None:
-    trainer = checks.trainer(device, num_rows=160, is_graphed=is_graphed, **SETTINGS["small"], epochs=3)
+def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_trains(device: torch.device) -> None:
+    step = "graph" if device.type == "cuda" else "eager"
+    trainer = checks.trainer(device, num_rows=160, **SETTINGS["small"], epochs=3, step=step)
     history = [trainer.run_epoch(1)]
     for epoch in (1, 2):
         expected = _weights(trainer)

@@ -12,7 +12,6 @@ from tasks.jobs.train import choices
 from tasks.learning import images, inference, training_state
 from tests.jobs import raw
 from tests.jobs.raw import run
-from tests.learning import training
 from tests.learning.training import same
 
 pytestmark = pytest.mark.usefixtures("more_models")
@@ -80,23 +79,8 @@ def test_loaders_give_the_same_weights_with_torchvisions_transforms(prepared: Da
     assert same(*models)
 
 
-@pytest.mark.parametrize(
-    ("asked", "where", "is_graph"),
-    [
-        ("eager", ("cuda", 1, "resident"), False),
-        ("auto", ("cuda", 1, "resident"), True),
-        ("auto", ("cpu", 1, "resident"), False),
-        ("auto", ("cuda", 1, "streaming"), False),
-    ],
-)
-def test_auto_takes_a_graph_where_there_can_be_one(asked: str, where: tuple[str, int, str], is_graph: bool) -> None:
-    device, world_size, loader = where
-    recipe = training.recipe(step=asked)
-    assert choices.takes_graph(recipe, device=device, world_size=world_size, loader=loader) is is_graph
-
-
 def test_graph_of_several_workers_is_refused_before_they_start(prepared: DatasetURI, tmp_path: Path) -> None:
     spec = raw.to_train(Root(str(tmp_path)), prepared, step="graph", device="cuda")
-    with pytest.raises(ValueError, match="^step must be eager or auto without workers=1, got 'graph'$"):
+    with pytest.raises(ValueError, match="^step must be eager with 2 workers and loader=resident, got 'graph'; "):
         choices.choose_loader(spec, manifest.load(prepared), workers=2)
     assert choices.choose_loader(spec, manifest.load(prepared), workers=1) == "resident"

@@ -57,23 +57,21 @@ def flags() -> Iterator[None]:
     cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
 
 
-def on_meta(*, steps: int, is_graphed: bool, **changes: Any) -> Trainer:
+def on_meta(*, steps: int, **changes: Any) -> Trainer:
     recipe = training.recipe(batch_size=4, flip="horizontal", **changes)
     rows = torch.zeros(4 * steps, 28, 28, 1, dtype=torch.uint8), torch.zeros(4 * steps, dtype=torch.int64)
     spec = ModelSpec(model=recipe.model, image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
     loader = ResidentLoader(rows, rows, seed=0, rank=0, device=META)
-    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=META, is_graphed=is_graphed)
+    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=META)
 
 
 @pytest.mark.usefixtures("fused_on_meta")
 class TestWaiting:
-    @pytest.mark.parametrize(
-        ("model", "steps", "is_graphed"), [("small", 43, False), ("small", 40, True), ("vit-patch4", 10, True)]
-    )
+    @pytest.mark.parametrize(("model", "steps"), [("small", 43), ("vit-patch4", 10)])
     def test_host_waits_for_the_device_at_most_ten_times_an_epoch(
-        self, monkeypatch: pytest.MonkeyPatch, model: str, steps: int, is_graphed: bool
+        self, monkeypatch: pytest.MonkeyPatch, model: str, steps: int
     ) -> None:
-        trainer, reads = on_meta(steps=steps, is_graphed=is_graphed, model=model), list[str]()
+        trainer, reads = on_meta(steps=steps, model=model), list[str]()
 
         def read(self: Trainer, totals: torch.Tensor, *local: torch.Tensor, what: str) -> list[float]:
             reads.append(what)

@@ -45,7 +45,7 @@ def recipe() -> Recipe:
             "--set: there is no recipe field 'gate.epochs'; did you mean 'epochs'? docs/cli.md lists all",
         ),
         ("compile=max", "--set: compile must be true or false, got 'max'"),
-        ("step=graph", "--set: step must be eager or auto unless device=cuda and loader=resident or auto, got 'graph'"),
+        ("step=graph", "--set: step must be eager without device=cuda, got 'graph'"),
         ("start=warm", "--set: start must be random, pretrained, champion, champion:NAME or a file of weights, got 'w"),
         ("start=champion:Own", "--set: start=champion:NAME must be 1 to 64 of a-z, 0-9 and '-', got 'Own'"),
         ("start=https://host/w.pth", "--set: start: a URI must be an absolute path, file:///... or s3://bucket/..., "),

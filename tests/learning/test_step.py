@@ -1,9 +1,7 @@
 """Variants of the step agree with the plain one: graphs, compiled code, snapshots."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from tasks.learning import loop, step, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
 from tasks.learning.sources import Split
-from tasks.learning.step import GraphedStep
 from tests.learning import training
 from tests.learning.training import computed, same, weights
 
@@ -23,135 +20,30 @@ pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
 FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
 
 
-class Graph:
-    """Stands in for `torch.cuda.CUDAGraph` on a CPU: a replay does the captured work again, into the same tensors."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        assert isinstance(trainer.run_step, GraphedStep)
-        self.graphed, self.step, self.replays, self.resets = trainer.run_step, trainer.step, 0, 0
-        self.stream = "main"
-
-    @contextlib.contextmanager
-    def capture(self, *graph: Any, **how: Any) -> Iterator[None]:
-        """Leave no trace in the totals: a capture computes nothing. Its end fails if the step has, like a GPU's."""
-        before = self.step.totals.clone()
-        self.stream = "capture"
-        try:
-            yield
-        except Exception as error:
-            self.step.totals.copy_(before)
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            raise torch.AcceleratorError("operation failed due to a previous error during capture") from None
-        self.step.totals.copy_(before)
-        self.stream = "main"
-
-    def reset(self) -> None:
-        """Give its memory back."""
-        self.resets += 1
-
-    def replay(self) -> None:
-        self.replays += 1
-        assert self.graphed._held is not None
-        self.step.model.zero_grad()
-        loss, gradients = self.graphed._made
-        loss.copy_(self.step(*self.graphed._held))
-        for weight, gradient in gradients:
-            if gradient is not None and weight.grad is not None:
-                gradient.copy_(weight.grad)
-            weight.grad = None  # as the optimizer leaves it, which no graph changes
-
-
-def small(digits: dict[str, Split], *, is_graphed: bool = False, **changes: Any) -> Trainer:
+def small(digits: dict[str, Split], **changes: Any) -> Trainer:
     """A run of the small model on 64 digits, four steps an epoch."""
     recipe = training.recipe(**{"model": "small", "batch_size": 16, "flip": "horizontal"} | changes)
     train, validation = training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
-    return training.trainer(recipe, train, validation, is_graphed=is_graphed)
+    return training.trainer(recipe, train, validation)
 
 
-class TestGraphed:
-    @pytest.mark.parametrize(
-        "changes",
-        [{"micro_batches": 3}, {"model": "drawing"}, {"class_weights": "balanced", "mixup": 0.2, "erasing": 0.5}],
-        ids=["in pieces", "drawing", "weighted and mixed"],
-    )
-    def test_steps_through_fixed_memory_are_the_eager_ones_bit_by_bit(
-        self, digits: dict[str, Split], changes: dict[str, Any]
-    ) -> None:
-        eager, static = small(digits, **changes), small(digits, is_graphed=True, **changes)
-        for epoch in (1, 2):
-            assert static.run_epoch(epoch) == eager.run_epoch(epoch)
-        assert same(weights(static), weights(eager))
+def test_step_is_captured_once_for_each_set_of_weights_and_warming_up_leaves_no_trace(
+    digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured: list[tuple[int, ...]] = []
 
-    def test_captured_step_is_replayed_after_three_that_are_not_with_the_same_results(
-        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        eager, graphed = small(digits), small(digits, is_graphed=True)
-        graph = self.on_fake_gpu(graphed, monkeypatch)
-        for epoch in (1, 2):
-            assert graphed.run_epoch(epoch) == eager.run_epoch(epoch)
-        assert same(weights(graphed), weights(eager))
-        assert graph.graphed.graph and graph.replays == 8 - 3
+    def capture(forward: torch.nn.Module, inputs: tuple[torch.Tensor], **_: Any) -> None:
+        captured.append(tuple(inputs[0].shape))
+        for buffer in forward.buffers():
+            buffer.add_(1)  # as batch normalization does
 
-    def test_model_that_draws_on_the_host_is_not_captured(
-        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        eager, graphed = small(digits, model="drawing"), small(digits, model="drawing", is_graphed=True)
-        graph = self.on_fake_gpu(graphed, monkeypatch)
-        for epoch in (1, 2):
-            assert graphed.run_epoch(epoch) == eager.run_epoch(epoch)
-        assert same(weights(graphed), weights(eager)) and graph.graphed.graph is None
-        asked = small(digits, model="drawing", is_graphed=True, step="graph", device="cuda")
-        self.on_fake_gpu(asked, monkeypatch)
-        with pytest.raises(
-            ValueError, match="step must be eager or auto for model drawing, which draws random numbers"
-        ):
-            asked.run_epoch(1)
-
-    def test_failed_capture_is_followed_by_eager_steps_or_by_an_error_that_names_its_cause(
-        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def failing(step: str, error: Exception) -> tuple[Trainer, Graph]:
-            made = small(digits, is_graphed=True, step=step, device="cuda")
-            graph = self.on_fake_gpu(made, monkeypatch)
-
-            def fail(*_: Any) -> None:
-                if graph.stream == "capture":
-                    raise error
-
-            made.model.backbone.register_forward_hook(fail)
-            return made, graph
-
-        eager, unsupported = small(digits), torch.AcceleratorError("CUDA error: operation not permitted\nCompile with")
-        graphed, graph = failing("auto", unsupported)
-        with pytest.warns(
-            UserWarning, match=r"without a CUDA graph, .* \(AcceleratorError: CUDA error: operation not per"
-        ):
-            assert graphed.run_epoch(1) == eager.run_epoch(1)
-        assert graphed.run_epoch(2) == eager.run_epoch(2), "it does not try again"
-        assert same(weights(graphed), weights(eager))
-        assert (graph.stream, graph.resets, graph.replays) == ("main", 1, 0)
-        asked, _ = failing("graph", unsupported)
-        with pytest.raises(
-            ValueError, match=r"^step must be eager or auto .* \(AcceleratorError: CUDA error: operation not"
-        ):
-            asked.run_epoch(1)
-        full, _ = failing("auto", torch.OutOfMemoryError("CUDA out of memory."))
-        with pytest.raises(torch.OutOfMemoryError):
-            full.run_epoch(1)
-
-    @staticmethod
-    def on_fake_gpu(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> Graph:
-        """Let `trainer` take its CPU for a GPU that captures."""
-        graph, stream = Graph(trainer), SimpleNamespace(wait_stream=lambda other: None)
-        monkeypatch.setattr(graph.graphed, "_stream", stream)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-        monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext())
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
-        monkeypatch.setattr(torch.cuda, "graph", graph.capture)
-        monkeypatch.setattr(torch.cuda, "set_stream", lambda one: setattr(graph, "stream", "main"))
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-        return graph
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: contextlib.nullcontext())
+    settings: dict[str, Any] = {"model": "small-cnn", "start": "pretrained", "freeze_epochs": 1}
+    eager, graphed = small(digits, **settings), small(digits, **settings, step="graph", device="cuda")
+    for epoch in (1, 2):
+        assert graphed.run_epoch(epoch) == eager.run_epoch(epoch)
+    assert same(weights(graphed), weights(eager)) and captured == [(16, 28, 28, 1)] * 2
 
 
 @pytest.mark.slow

@@ -42,15 +42,13 @@ def trainer(
     validation: Batch,
     *,
     rank: int = 0,
-    is_graphed: bool = False,
     class_counts: Sequence[int] = COUNTS,
 ) -> Trainer:
     """A run that is about to begin its first epoch, the same for the same arguments; MNIST's mean and deviation."""
     seed_everything(recipe.training.seed)
     spec = ModelSpec(model=recipe.model, image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
     loader = ResidentLoader(train, validation, seed=recipe.training.seed, rank=rank, device=CPU)
-    how: dict[str, Any] = {"is_graphed": is_graphed, "class_counts": class_counts}
-    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU, **how)
+    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU, class_counts=class_counts)
 
 
 def numbers(batch_size: int, *, seed: int, max_shift: int = 2) -> torch.Tensor:

@@ -69,7 +69,6 @@ SETTINGS = {
     "cutmix=1": "checkpoint",
     "compile=on": "checkpoint",
     "device=cpu": None,
-    "step=auto": None,
     "accelerator_type=A100": None,
     "cpus_per_worker=0.5": None,
     "prefetch_batches=4": None,
@@ -120,7 +119,16 @@ class TestURIs:
     def test_every_field_of_a_recipe_is_tried(self) -> None:
         tried = {setting.partition("=")[0] for setting in SETTINGS}
         for_files = {"store", "crop_scale", "color_jitter", "group"}  # tests/planning/test_user_images.py
-        assert recipes.schema()["properties"].keys() - tried == {"start", "momentum", "freeze_epochs", *for_files}
+        assert recipes.schema()["properties"].keys() - tried == {
+            "start",
+            "momentum",
+            "freeze_epochs",
+            "step",
+            *for_files,
+        }
+
+    def test_way_to_launch_a_step_changes_nothing(self, tmp_path: Path) -> None:
+        assert not changed(make(tmp_path, "device=cuda"), make(tmp_path, "device=cuda", "step=graph"))
 
     @pytest.mark.parametrize("settings", [("optimizer=sgd", "momentum=0.8"), ("start=pretrained", "freeze_epochs=1")])
     def test_field_of_a_variant_changes_everything_from_the_checkpoint_on(

@@ -1,4 +1,4 @@
-"""Choices before the workers of a training start: the loader, CUDA graphs, and the steps of an epoch.
+"""Choices before the workers of a training start: the loader, and the steps of an epoch.
 
 No torch here, whose import takes seconds.
 """
@@ -11,7 +11,6 @@ from tasks.jobs import dataset_parts
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import images
 from tasks.learning.epoch_metrics import check_steps, local_batch_size
-from tasks.learning.recipes import Recipe
 
 RAY_DATA: Final = "ray-data"
 """Name of the loader that Ray Data feeds."""
@@ -45,8 +44,11 @@ def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int, has_idle
         raise ValueError(f"store must be {store}, as in {spec.source}, got {spec.recipe.data.store!r}")
     loader = _chosen_loader(spec.recipe.training.loader, prepared, has_idle_nodes=has_idle_nodes)
     steps_per_epoch(spec.recipe.training.batch_size, prepared, workers=workers, loader=loader)
-    if spec.recipe.resources.step == "graph":  # a recipe that asks for one asks for GPUs, too
-        takes_graph(spec.recipe, device="cuda", world_size=workers, loader=loader)
+    if spec.recipe.resources.step == "graph" and (workers > 1 or loader != "resident"):
+        raise ValueError(
+            f"step must be eager with {workers} workers and loader={loader}, got 'graph'; a graph needs one worker and "
+            "rows in memory"
+        )
     return loader
 
 
@@ -65,25 +67,6 @@ def _chosen_loader(loader: str, prepared: Manifest, *, has_idle_nodes: bool) -> 
     if num_bytes <= _RESIDENT_BYTES:
         return "resident"
     return RAY_DATA if has_idle_nodes else "streaming"
-
-
-def takes_graph(recipe: Recipe, *, device: str, world_size: int, loader: str) -> bool:
-    """Return whether the steps of `recipe` run as a CUDA graph.
-
-    Args:
-        recipe: Its `step`: `eager` never does, `auto` if possible, `graph` always.
-        device: `cpu` or `cuda`.
-        world_size: Number of workers.
-        loader: Kind of loader.
-
-    Raises:
-        ValueError: `step` is `graph`, but a graph is not possible here.
-    """
-    needed = {"a GPU": device == "cuda", "workers=1": world_size == 1, "loader=resident": loader == "resident"}
-    missing = [name for name, is_there in needed.items() if not is_there]
-    if missing and recipe.resources.step == "graph":
-        raise ValueError(f"step must be eager or auto without {' and '.join(missing)}, got 'graph'")
-    return recipe.resources.step != "eager" and not missing
 
 
 def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader: str) -> int:

@@ -19,7 +19,7 @@ from storage.uri import URI, CheckpointURI
 from tasks.jobs import events
 from tasks.jobs.events import EPOCHS
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts, choices
+from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, pretrained, training_state
 from tasks.learning.checkpoint import Meta
@@ -59,7 +59,6 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankConte
     every = _gathered(resolve_precision(recipe.training.precision, context.device, model), context.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, context.device)
-    is_graphed = choices.takes_graph(recipe, device=kind, world_size=context.world_size, loader=context.loader)
     resolved = {"workers": context.world_size, "device": kind, "precision": precision, "threads": threads}
     fields: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
     training_state.check_storable(model)
@@ -75,7 +74,6 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankConte
         loader,
         device=context.device,
         precision=precision,
-        is_graphed=is_graphed,
         class_counts=[prepared.statistics["class_counts"]["train"][name] for name in model.spec.classes],
     )
     assert trainer.world_size == context.world_size, "torch.distributed has another number of workers"

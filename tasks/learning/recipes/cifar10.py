@@ -17,7 +17,7 @@ def cifar10_resnet18() -> Recipe:
             augment=PixelAugment(max_shift=4, flip="horizontal"),
         ),
         gate=Gate(minimum=0.9),
-        resources=Resources(device="cuda", step="auto"),
+        resources=Resources(device="cuda"),
     )
 
 
@@ -34,5 +34,5 @@ def cifar10_vit() -> Recipe:
             augment=PixelAugment(max_shift=4, flip="horizontal"),
         ),
         gate=Gate(minimum=0.35),
-        resources=Resources(device="cuda", step="auto"),
+        resources=Resources(device="cuda"),
     )
