@@ -69,7 +69,9 @@ def _check_what_a_run_shows(prefect_system: PrefectSystem, run: str) -> None:
     assert str(report) in summary
     accuracy = manifest.load(next(URI(str(uri)) for uri in Path(root).glob("evaluations/*")))
     assert f"{accuracy.statistics['test_accuracy']:.4f}" in summary
-    assert any(line.startswith("[rank 0] ") for line in prefect_system.log(run)), "nothing that a Ray worker printed"
+    assert any(line.startswith("(RayTrainWorker pid=") for line in prefect_system.log(run)), (
+        "nothing that a Ray worker printed"
+    )
     assert len([line for line in prefect_system.log(run) if line.startswith("epoch 1/1: train loss ")]) == 1
     steps = [line for line in prefect_system.log(run) if line.startswith("epoch 1/1, steps")]
     assert steps == sorted(steps, key=lambda line: int(line.split()[3].split("/")[0])) != []

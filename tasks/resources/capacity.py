@@ -90,12 +90,8 @@ def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:
 
 
 def cluster_address() -> str:
-    """Return RAY_ADDRESS without a slash at its end, empty for a local Ray; Ray's client reads the variable too."""
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address.endswith("/") and not address.endswith("//"):
-        address = address[:-1]
-        os.environ["RAY_ADDRESS"] = address
-    return address
+    """Return RAY_ADDRESS, empty for a local Ray."""
+    return os.environ.get("RAY_ADDRESS", "")
 
 
 def check_disk(root: Root) -> str:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from tasks.jobs.errors import JobFailed, JobRefused
-from tasks.jobs.events import ENDED, EPOCHS, ERROR, PROGRESS, RANK
+from tasks.jobs.events import ENDED, EPOCHS, ERROR, PROGRESS
 from tasks.orchestration.stage import logger
 
 _CHATTER = re.compile(
@@ -23,8 +23,6 @@ _CHATTER = re.compile(
 )
 """Lines whose form says that Ray, torch or another library wrote them, with the prefix of a worker or without."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_FROM_WORKER = re.compile(r"^\((?P<actor>\S+) (?P<process>pid=\d+(?:, ip=[\d.]+)?)\) ?")
-"""Prefix that Ray writes before each line that a worker printed."""
 _WARNING = re.compile(r"\bWARNING\b|Warning: |\bERROR\b")
 
 _LINES_PER_S = 10.0
@@ -45,8 +43,6 @@ class Follower:
         self._rest = ""  # an incomplete line
         self._error: JobFailed | None = None
         self._last: list[str] = []
-        self._ranks: dict[str, int] = {}
-        self._epoch: int | None = None
         self._allowed, self._counted_at, self._left_out = float(_BURST), time.monotonic(), 0
         self._last_info_at = float("-inf")
 
@@ -73,10 +69,6 @@ class Follower:
         if PROGRESS in line:
             if content := _json_after(PROGRESS, line):
                 self._progress(content)
-        elif RANK in line:
-            worker, content = _FROM_WORKER.match(line), _json_after(RANK, line)
-            if worker and content:
-                self._ranks[worker["process"]] = content["rank"]
         elif ERROR in line:
             if content := _json_after(ERROR, line):
                 self._error = (JobRefused if content["permanent"] else JobFailed)(content["message"])
@@ -86,10 +78,9 @@ class Follower:
             logger().debug("%s", line)
         else:
             self._last = [*self._last[-29:], line]
-            self._pass_on(self._named(line))
+            self._pass_on(line)
 
     def _progress(self, content: dict[str, Any]) -> None:
-        self._epoch = content["epoch"] or self._epoch
         text = format_progress(content)
         # Steps end with their epoch, which has a line of its own.
         always = content["what"] == EPOCHS or (content["done"] == content["total"] and not content["epoch"])
@@ -97,14 +88,6 @@ class Follower:
         if due and not always:
             self._last_info_at = time.monotonic()
         logger().log(logging.INFO if due or always else logging.DEBUG, "%s", text, extra={"progress": content})
-
-    def _named(self, line: str) -> str:
-        """Replace the process number in `line` by the rank that printed it and its epoch."""
-        worker = _FROM_WORKER.match(line)
-        if worker is None or worker["process"] not in self._ranks:
-            return line
-        epoch = f", epoch {self._epoch}" if self._epoch else ""
-        return f"[rank {self._ranks[worker['process']]}{epoch}] {line[worker.end() :]}"
 
     def _pass_on(self, line: str) -> None:
         now = time.monotonic()

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from storage import manifest
 from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import checked_gpus
@@ -53,23 +52,6 @@ configure(max_cpus=None)
 spec = PredictSpec.model_validate_json(sys.argv[1])
 rows = RayBackend(threads=None).pool(Actor, [{"index": index} for index in range(80)], spec)
 print(json.dumps([json.loads(row["found"]) for row in rows]))
-"""
-_PREDICT = """
-import json, sys
-import ray
-from storage.uri import URI
-from tasks.jobs import errors
-from tasks.jobs.backends.ray import RayBackend, configure
-from tasks.jobs.predict.job import Predictor
-from tasks.jobs.spec import PredictSpec
-
-ray.init(logging_level="WARNING")
-configure(max_cpus=None)
-spec = PredictSpec.model_validate_json(sys.argv[1])
-try:
-    list(RayBackend(threads=None).pool(Predictor, [{"index": 0, "file": sys.argv[3]}], spec))
-except Exception as error:
-    print(json.dumps(repr(errors.job_error(error, folder=URI(sys.argv[2])))))
 """
 _TRAIN = """
 import json, os, sys, time
@@ -139,16 +121,6 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
     by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
     assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(8)]
     assert all(held == [visible] for held, visible in by_actor.values())
-
-
-@pytest.mark.slow
-def test_an_actor_with_a_gpu_that_torch_cannot_use_does_not_predict_on_the_cpu(
-    env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
-) -> None:
-    part = manifest.load(prepared).split("test")[0].model_dump_json()
-    done = run(_PREDICT, to_predict(tmp_path, prepared).model_dump_json(), str(tmp_path), part, env=env)
-    error = json.loads(done.stdout.splitlines()[-1])
-    assert "JobRefused('UnusableGpu: torch cannot use a GPU on node " in error and "--set device=cpu" in error
 
 
 @pytest.mark.parametrize("device", ["cuda:3", "cuda:0"])

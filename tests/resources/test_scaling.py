@@ -7,117 +7,94 @@ import pytest
 from tasks.resources.scaling import Needs, Resources, Workers, bundles, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
+_KINDS: list[Resources] = [
+    {"CPU": 16, "GPU": 4, "accelerator_type:T4": 1},
+    {"CPU": 16, "GPU": 2, "accelerator_type:A100": 1},
+]
+
+
+@pytest.mark.parametrize(
+    ("workers", "needs", "nodes", "expected"),
+    [
+        # A worker per node, of whose CPUs one stays free; more workers share them.
+        (None, Needs(), [{"CPU": 2}], (1, 1, False)),
+        (None, Needs(), [{"CPU": 8}], (1, 7, False)),
+        (3, Needs(), [{"CPU": 8}], (3, 2, False)),
+        (None, Needs(), [{"CPU": 8}] * 2, (2, 7, False)),
+        (4, Needs(), [{"CPU": 4}, {"CPU": 8}], (4, 1, False)),
+        (12, Needs(cpus=0.5), [{"CPU": 8}], (12, 0.5, False)),
+        (2, Needs(cpus=3), [{"CPU": 8}], (2, 3, False)),
+        # A worker per GPU, but no more than the batch feeds, unless they are asked for.
+        (None, Needs(), [{"CPU": 32, "GPU": 8}, {"CPU": 32}], (8, 3, True)),
+        (None, Needs(), [{"CPU": 8, "GPU": 4}, {"CPU": 16, "GPU": 2}], (6, 1, True)),
+        (None, Needs(batch_size=32), [{"CPU": 96, "GPU": 8}], (1, 4, True)),
+        (None, Needs(batch_size=128), [{"CPU": 96, "GPU": 8}], (2, 4, True)),
+        (8, Needs(batch_size=128), [{"CPU": 96, "GPU": 8}], (8, 4, True)),
+        (None, Needs(batch_size=32), [{"CPU": 8}], (1, 7, False)),
+        (None, Needs(device="cuda"), [{"CPU": 16, "GPU": 1}], (1, 4, True)),
+        # Workers with GPUs share the CPUs but one, however few there are.
+        (None, Needs(), [{"CPU": 8, "GPU": 8}], (8, 0.87, True)),
+        (None, Needs(), [{"CPU": 4, "GPU": 8}], (8, 0.37, True)),
+        (None, Needs(), [{"CPU": 1, "GPU": 8}], (8, 0, True)),
+        (None, Needs(), [{"CPU": 4}, {"CPU": 0, "GPU": 2}], (2, 0, True)),
+        # Those that want no GPU take none; a kind of GPU counts the nodes that have it.
+        (None, Needs(device="cpu"), [{"CPU": 16, "GPU": 4}, {"CPU": 8}], (2, 7, False)),
+        (None, Needs(accelerator_type="A100"), _KINDS, (2, 4, True)),
+        (None, Needs(), _KINDS, (6, 3, True)),
+    ],
+)
+def test_number_and_size_of_workers_on_clusters_of_several_shapes(
+    workers: Workers, needs: Needs, nodes: list[Resources], expected: tuple[int, float, bool]
+) -> None:
+    scale = resolve(workers, threads=None, nodes=nodes, needs=needs)
+    assert (scale.workers, scale.cpus, scale.use_gpu) == expected
+    assert scale.threads == max(1, int(scale.cpus))
 
 
 def test_a_local_run_is_one_worker_with_all_the_threads() -> None:
-    given = resolve(None, threads=2, nodes=_LAPTOP)
-    assert (given.workers, given.cpus, given.threads, given.use_gpu) == (1, 1, 2, False)
+    scale = resolve(None, threads=2, nodes=_LAPTOP)
+    assert (scale.workers, scale.cpus, scale.threads, scale.use_gpu) == (1, 1, 2, False)
 
 
 @pytest.mark.parametrize(
-    ("cpus", "workers", "expected"),
-    [((2,), None, (1, 1)), ((8,), None, (1, 7)), ((8,), 3, (3, 2)), ((8, 8), None, (2, 7)), ((4, 8), 4, (4, 1))],
-)
-def test_on_a_cluster_there_is_a_worker_per_node_and_a_cpu_of_each_stays_free(
-    cpus: tuple[int, ...], workers: int | None, expected: tuple[int, int]
-) -> None:
-    given = resolve(workers, threads=None, nodes=[{"CPU": number} for number in cpus])
-    assert (given.workers, given.cpus) == expected
-
-
-@pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [([{"CPU": 32, "GPU": 8}, {"CPU": 32}], (8, 3)), ([{"CPU": 8, "GPU": 4}, {"CPU": 16, "GPU": 2}], (6, 1))],
-)
-def test_workers_with_gpus_fit_on_the_nodes_that_have_them(nodes: list[Resources], expected: tuple[int, int]) -> None:
-    given = resolve(None, threads=None, nodes=nodes)
-    assert (given.workers, given.cpus) == expected
-
-
-def test_automatic_workers_are_no_more_than_the_batch_feeds() -> None:
-    nodes: list[Resources] = [{"CPU": 96, "GPU": 8}]
-    for rows, workers in {32: 1, 128: 2, 512: 8}.items():
-        assert resolve(None, threads=None, nodes=nodes, needs=Needs(batch_size=rows)).workers == workers
-    assert resolve(8, threads=None, nodes=nodes, needs=Needs(batch_size=128)).workers == 8, "as asked for"
-    assert resolve(None, threads=None, nodes=[{"CPU": 8}], needs=Needs(batch_size=32)).workers == 1
-
-
-@pytest.mark.parametrize(
-    ("workers", "nodes", "named"),
+    ("workers", "needs", "nodes", "says"),
     [
-        (None, [{"CPU": 1}], "a cluster with 1 CPU, got 1"),
-        (5, _LAPTOP, "at most 4 on a cluster with 5 CPUs, got 5"),
-        (3, [{"CPU": 16, "GPU": 2}], "number of GPUs, 2, got 3"),
-        (None, [], "a cluster with 0 CPUs"),
+        (None, Needs(), [{"CPU": 1}], "a cluster with 1 CPU, got 1"),
+        (5, Needs(), _LAPTOP, "at most 4 on a cluster with 5 CPUs, got 5"),
+        (3, Needs(), [{"CPU": 16, "GPU": 2}], "number of GPUs, 2, got 3"),
+        (None, Needs(), [], "a cluster with 0 CPUs"),
+        (3, Needs(cpus=3), [{"CPU": 8}], r"--workers with 3 CPUs each \(cpus_per_worker\) must be at most 2 .* got 3"),
+        (
+            1,
+            Needs(cpus=5),
+            [{"CPU": 4}] * 2,
+            r"--workers with 5 CPUs each \(cpus_per_worker\) must be at most 0 .*got 1",
+        ),
+        (
+            None,
+            Needs(accelerator_type="H100"),
+            _KINDS,
+            "one that a node has, got 'H100'; the cluster has A100, T4: use",
+        ),
+        (
+            None,
+            Needs(device="cuda"),
+            [{"CPU": 16}],
+            "device=cuda needs a GPU, .* has none; add one, or use --set devic",
+        ),
     ],
 )
-def test_what_the_cluster_can_never_give_is_refused_with_what_it_has(
-    workers: int | None, nodes: list[Resources], named: str
+def test_what_the_cluster_does_not_have_is_refused_with_what_it_has(
+    workers: Workers, needs: Needs, nodes: list[Resources], says: str
 ) -> None:
-    with pytest.raises(ValueError, match=named):
-        resolve(workers, threads=None, nodes=nodes)
+    with pytest.raises(ValueError, match=says):
+        resolve(workers, threads=None, nodes=nodes, needs=needs)
 
 
 def test_threads_never_exceed_the_cores_even_where_a_node_counts_more_cpus_than_it_has() -> None:
     cores = len(os.sched_getaffinity(0))
-    assert threads_here(4 * cores, sharing=1) == cores
-    assert threads_here(4 * cores, sharing=cores) == 1
+    assert [threads_here(4 * cores, sharing=sharing) for sharing in (1, cores)] == [cores, 1]
     assert threads_here(1, sharing=1) == 1
-
-
-def test_workers_take_as_many_cpus_as_they_are_told_to() -> None:
-    nodes: list[Resources] = [{"CPU": 8}]
-    half = resolve(12, threads=None, nodes=nodes, needs=Needs(cpus=0.5))
-    assert (half.workers, half.cpus, half.threads) == (12, 0.5, 1)
-    three = resolve(2, threads=None, nodes=nodes, needs=Needs(cpus=3))
-    assert (three.cpus, three.threads) == (3, 3)
-    with pytest.raises(ValueError, match=r"--workers with 3 CPUs each \(cpus_per_worker\) must be at most 2 .* got 3"):
-        resolve(3, threads=None, nodes=nodes, needs=Needs(cpus=3))
-    with pytest.raises(ValueError, match=r"--workers with 5 CPUs each \(cpus_per_worker\) must be at most 0 .* got 1"):
-        resolve(1, threads=None, nodes=[{"CPU": 4}, {"CPU": 4}], needs=Needs(cpus=5))
-
-
-def test_workers_with_a_kind_of_gpu_count_the_nodes_that_have_it() -> None:
-    nodes: list[Resources] = [
-        {"CPU": 16, "GPU": 4, "accelerator_type:T4": 1},
-        {"CPU": 16, "GPU": 2, "accelerator_type:A100": 1},
-    ]
-    assert resolve(None, threads=None, nodes=nodes, needs=Needs(accelerator_type="A100")).workers == 2
-    assert resolve(None, threads=None, nodes=nodes).workers == 6
-    with pytest.raises(ValueError, match="one that a node has, got 'H100'; the cluster has A100, T4: use one"):
-        resolve(None, threads=None, nodes=nodes, needs=Needs(accelerator_type="H100"))
-
-
-@pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [
-        ([{"CPU": 8, "GPU": 8}], (8, 0.87)),
-        ([{"CPU": 4, "GPU": 8}], (8, 0.37)),
-        ([{"CPU": 1, "GPU": 8}], (8, 0)),
-        ([{"CPU": 4}, {"CPU": 0, "GPU": 2}], (2, 0)),
-    ],
-    ids=["as many", "more GPUs than CPUs", "one CPU", "a node without CPUs"],
-)
-def test_workers_with_gpus_share_the_cpus_but_one_however_few_there_are(
-    nodes: list[Resources], expected: tuple[int, float]
-) -> None:
-    given = resolve(None, threads=None, nodes=nodes)
-    assert (given.workers, given.cpus, given.use_gpu, given.threads) == (*expected, True, 1)
-    assert given.cpus * given.workers <= max(node["CPU"] for node in nodes) - 1
-
-
-def test_workers_that_ask_for_no_gpu_take_none_where_there_are_some() -> None:
-    nodes: list[Resources] = [{"CPU": 16, "GPU": 4}, {"CPU": 8}]
-    given = resolve(None, threads=None, nodes=nodes, needs=Needs(device="cpu"))
-    assert (given.workers, given.use_gpu, given.cpus) == (2, False, 7)
-    assert resolve(10, threads=None, nodes=nodes, needs=Needs(device="cpu")).workers == 10
-
-
-def test_workers_that_ask_for_a_gpu_never_take_cpus_instead() -> None:
-    with pytest.raises(ValueError, match="device=cuda needs a GPU, .* has none; add one, or use --set device=cpu"):
-        resolve(None, threads=None, nodes=[{"CPU": 16}], needs=Needs(device="cuda"))
-    assert resolve(None, threads=None, nodes=[{"CPU": 16, "GPU": 1}], needs=Needs(device="cuda")).use_gpu
-    assert not resolve(None, threads=None, nodes=[{"CPU": 16}], needs=Needs()).use_gpu, "what there is now"
 
 
 @pytest.mark.parametrize(

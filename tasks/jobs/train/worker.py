@@ -16,8 +16,7 @@ from ray.train.torch import get_device, prepare_data_loader
 
 from storage import error_policy, failpoints, manifest
 from storage.uri import URI
-from tasks.jobs import errors, events
-from tasks.jobs.events import RANK
+from tasks.jobs import errors
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import choices, train_loop
 from tasks.jobs.train.choices import Assignment
@@ -66,7 +65,6 @@ def is_saved_on_every_rank(error: Exception, attempt: URI) -> bool:
 def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[[], None]) -> None:
     context, loader = ray.train.get_context(), config["loader"]
     rank = failpoints.rank = context.get_world_rank()
-    events.write_event(RANK, rank=rank)
     prepared = manifest.load(spec.source)
     device = get_device() if config["use_gpu"] else torch.device("cpu")  # a GPU that `checked_gpus` has tried out
     rows = None
