@@ -6,12 +6,11 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from storage import champions, files, registry
-from storage.admin import catalog, format
+from storage import files
+from storage.admin import catalog, format, listing
 from storage.admin.catalog import Folder
 from storage.decision import METRICS
 from storage.kinds import REPORT
-from storage.manifest import Damaged
 from storage.uri import CheckpointURI, Root
 
 SORTS: Final = {
@@ -28,13 +27,8 @@ def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
     A run has one report, unless it found that of an earlier run, which had the same results and the same decision. What
     a row says is what its report's manifest recorded, except `champion`: whether its model is the champion now.
     """
-    current: dict[str, CheckpointURI | None] = {}
-    damaged = []
-    for name in champions.registered_models(root):
-        try:
-            current[name] = registry.champion(root, name)
-        except Damaged as error:
-            damaged.append(str(error))
+    decisions, damaged = listing.current_champions(root)
+    current = {name: decision.champion for name, decision in decisions.items() if decision}
     shelf = root.child(REPORT.folder)
     places = [shelf.child(name) for name in files.children(shelf)]
     folders = catalog.map_in_threads(lambda uri: catalog.find(uri, with_files=False), places)
