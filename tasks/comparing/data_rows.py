@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 
 from storage import kinds, tables
-from storage.uri import DatasetURI
 from tasks.comparing.results import Results
 from tasks.jobs import row_digests, row_origins
 from tasks.learning import images
@@ -14,44 +13,33 @@ DataRows = tuple[str, pd.DataFrame, pd.DataFrame]
 
 
 def load(a: Results, b: Results) -> DataRows:
-    """Return the unit (`file`, `row` or `whole file`), and of either a table: split, id, file, class and digest.
+    """Return the unit (`file` or `row`), and of either a table: split, id, file, class and digest.
 
     Image files have their SHA-256, whatever the size to which they were scaled. Rows of Parquet and of downloaded data
-    have digests of their pixels; if these have other shapes, whole files are compared, without classes.
+    have digests of their pixels, from the prepared datasets. Raises `ValueError` with the next step if rows have no
+    digests, or the size of the images differs.
     """
     sources = [_sources(side) for side in (a, b)]
-    shapes = {_shape(side) for side in (a, b)}
     if all(table is not None and not _is_parquet(table).any() for table in sources):
         unit, read = "file", _image_files
-    elif len(shapes) == 1 and None not in shapes:
+    elif _shape(a) == _shape(b):
         unit, read = "row", _rows
     else:
-        unit, read = "whole file", _whole_files
+        raise ValueError("rows are compared by their pixels, and the sizes of the images differ; prepare both alike")
     first, second = (read(side, table) for side, table in zip((a, b), sources, strict=True))
     return unit, first, second
 
 
 def _image_files(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
-    rows = _whole_files(side, sources).drop(columns="class")
-    return rows.merge(_labels(side), how="left", on=["split", "id"])
-
-
-def _whole_files(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
-    if sources is not None:
-        names = {"first_id": "id", "path": "file", "sha256": "digest"}
-        return sources[["split", *names]].rename(columns=names).assign(**{"class": ""})
-    recorded = side.manifest(kinds.RAW) or side.require(kinds.FILES)[1]
-    downloaded = [(source["name"], source["sha256"]) for source in recorded.statistics["sources"]]
-    files, digests = zip(*downloaded, strict=True)
-    return pd.DataFrame({"split": "", "id": -1, "file": files, "class": "", "digest": digests})
+    assert sources is not None
+    names = {"first_id": "id", "path": "file", "sha256": "digest"}
+    return sources[["split", *names]].rename(columns=names).merge(_labels(side), how="left", on=["split", "id"])
 
 
 def _rows(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
-    if prepared := side.manifests.get(kinds.PREPARED.name):
-        rows: pd.DataFrame = row_digests.read(DatasetURI(prepared[0])).to_pandas()
-        rows["split"] = rows["split"].replace("validation", "train")
-    else:
-        rows = _digests(side)
+    uri, _ = side.require(kinds.PREPARED)
+    rows: pd.DataFrame = row_digests.read(uri).to_pandas()
+    rows["split"] = rows["split"].replace("validation", "train")
     rows["file"] = rows["split"] + " row " + rows["id"].astype(str)
     if sources is None:
         return rows.merge(_labels(side), how="left", on=["split", "id"])
@@ -60,19 +48,6 @@ def _rows(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
         names = [path if row is None else f"{path} row {row}" for path, row in zip(paths, numbers, strict=True)]
         rows.loc[its.index, "file"] = names
     return rows.merge(_labels(side), how="left", on=["split", "id"])
-
-
-def _digests(side: Results) -> pd.DataFrame:
-    """Compute what only a prepared dataset records; one part is in memory at a time."""
-    uri, raw = side.require(kinds.RAW)
-    digests = []
-    for part in (part for part in raw.files if part.split):
-        table = tables.read_part(uri, part)
-        table = table.filter(table["image"].is_valid())
-        pixels, _ = images.to_arrays(table, images.shape_of(raw.columns["metadata"]))
-        its = [row_digests.digests_of(image[None]) for image in pixels]
-        digests.append(pd.DataFrame({"split": part.split, "id": table["id"].to_numpy(), "digest": its}))
-    return pd.concat(digests, ignore_index=True)
 
 
 def _labels(side: Results) -> pd.DataFrame:

@@ -96,13 +96,13 @@ def test_rows_of_parquet_are_told_by_their_pixels_wherever_they_stand(tmp_path: 
 
     before = write(list(range(12)), {})
     after = write([0, 1, *range(3, 12), 77], {5: "cat"})
-    for a, b in ((before, after), (runs.prepare(local, before), after)):
-        document = differences(a, b)
-        assert document["data"]["unit"] == "row" and names(document) == {
-            "added": ["test.parquet row 11", "train.parquet row 11"],
-            "removed": ["test.parquet row 2", "train.parquet row 2"],
-            "relabelled": ["train.parquet row 4"],
-        }
+    assert "has no prepared; name a result of a whole run" in differences(before, after)["notes"]["data"]
+    document = differences(runs.prepare(local, before), runs.prepare(local, after))
+    assert document["data"]["unit"] == "row" and names(document) == {
+        "added": ["test.parquet row 11", "train.parquet row 11"],
+        "removed": ["test.parquet row 2", "train.parquet row 2"],
+        "relabelled": ["train.parquet row 4"],
+    }
     assert document["changes"][0] == "data: 2 rows added: dog 2"
 
 
