@@ -13,8 +13,6 @@ EPOCHS = "epochs"
 """`what` of progress about a whole epoch, of which every line is shown."""
 ERROR = "::error "
 """Start of the line with the error that ended the job as JSON: message, permanent."""
-ENDED = "::ended"
-"""Line after the job's work, successful or not; a job that is killed does not write it."""
 
 _said_at = float("-inf")
 _listener: Callable[[str], None] | None = None

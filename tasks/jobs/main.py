@@ -15,7 +15,7 @@ from storage.process import gc_paused
 from storage.uri import URI
 from tasks.jobs import errors, events
 from tasks.jobs.deadline import deadline
-from tasks.jobs.events import ENDED, ERROR
+from tasks.jobs.events import ERROR
 from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ def main(stage: str) -> None:
         failure = errors.job_error(error, folder=uri.parent)
         events.write_event(ERROR, message=str(failure), permanent=isinstance(failure, errors.JobRefused))
         raise SystemExit(1) from error
-    finally:
-        events.write_line(ENDED)
 
 
 def _work_on_ray(spec: JobSpec) -> None:

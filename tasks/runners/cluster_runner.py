@@ -106,8 +106,7 @@ class ClusterRunner:
         """Follow the job until it has succeeded; raise its error if it failed."""
         follower, read = Follower(), 0
         while True:
-            if not follower.ended:
-                read = self._read_live(follower, job, read, until)
+            read = self._read_live(follower, job, read, until)
             with self._answering() as client:
                 status = client.get_job_status(job)
             if status.is_terminal():
@@ -115,7 +114,7 @@ class ClusterRunner:
             if time.monotonic() > until:
                 limit = f"{spec.deadline_s:.0f} s"
                 raise DeadlineExceeded(f"job {job} is not done within {limit}; use a longer --stage-timeout")
-            time.sleep(_POLL_S if follower.ended else _AGAIN_S)
+            time.sleep(_AGAIN_S)
         self._read_rest(follower, job, read)
         if status != "SUCCEEDED":
             raise follower.error(f"job {job} ended {status}{self._reason(job)}")
@@ -128,14 +127,14 @@ class ClusterRunner:
                 follower.feed(text)
                 read, now = read + len(text), time.monotonic()
                 heard_at = now if text else heard_at
-                if follower.ended or now - heard_at > _SILENCE_S or now > until:
+                if now - heard_at > _SILENCE_S or now > until:
                     break
         return read
 
     def _reason(self, job: str) -> str:
         with contextlib.suppress(OSError, RuntimeError):
-            first_line = str(self._client().get_job_info(job).message).partition("\n")[0]
-            return f": {first_line}"
+            message = self._client().get_job_info(job).message or ""
+            return ": " + message.partition("\n")[0]
         return ""
 
     def _read_rest(self, follower: Follower, job: str, read: int) -> None:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from tasks.jobs.errors import JobFailed, JobRefused
-from tasks.jobs.events import ENDED, EPOCHS, ERROR, PROGRESS
+from tasks.jobs.events import EPOCHS, ERROR, PROGRESS
 from tasks.orchestration.stage import logger
 
 _CHATTER = re.compile(
@@ -35,9 +35,6 @@ _TELL_EVERY_S = 10.0
 
 class Follower:
     """Turn a growing job log into log records, in order: progress, output of workers, and the error at the end."""
-
-    ended = False
-    """True once the job has said that its work is over, successful or not."""
 
     def __init__(self) -> None:
         self._rest = ""  # an incomplete line
@@ -72,8 +69,6 @@ class Follower:
         elif ERROR in line:
             if content := _json_after(ERROR, line):
                 self._error = (JobRefused if content["permanent"] else JobFailed)(content["message"])
-        elif ENDED in line:
-            self.ended = True
         elif _CHATTER.search(line):
             logger().debug("%s", line)
         else:
