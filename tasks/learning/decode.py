@@ -26,13 +26,6 @@ _CAMERA_LENGTH = 60
 _JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")
 """Marker of a segment or of the end; neither a stuffed byte nor a restart marker, which stand among the pixels."""
 _JPEG_END = b"\xd9"
-_IN_WORDS = {
-    "truncated|incomplete|not enough image data": "truncated",
-    "decod(er|ing) (error|object|of)|(cannot|failed to) decode|data stream": "damaged: its pixels cannot be decoded",
-    "cannot load this image": "damaged: it contains no pixels",
-    "decompression bomb": f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; scale it down",
-}
-"""Reasons in a user's words for Pillow's messages that match an expression."""
 
 
 class Unreadable(ValueError):
@@ -118,13 +111,9 @@ def _unreadable() -> Iterator[None]:
     except (MemoryError, Permanent, Unreadable):  # of this process, such as the job's deadline; or named already
         raise
     except Exception as error:  # Pillow raises nearly any error for a broken file
-        raise Unreadable(_in_words(error)) from None
-
-
-def _in_words(error: Exception) -> str:
-    message = " ".join(str(error).split())[:200] or type(error).__name__
-    usual = f"damaged or of an unsupported kind: {message}"
-    return next((words for pattern, words in _IN_WORDS.items() if re.search(pattern, message, re.IGNORECASE)), usual)
+        message = " ".join(str(error).split())[:200] or type(error).__name__
+        is_cut = re.search("truncated|incomplete|not enough image data", message, re.IGNORECASE)
+        raise Unreadable("truncated" if is_cut else f"damaged or of an unsupported kind: {message}") from None
 
 
 def _decoded(image: Image.Image, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:

@@ -182,20 +182,6 @@ def test_what_is_not_the_images_fault_is_not_taken_for_a_broken_one(
         decoded(saved(RED), 8, 3)
 
 
-def test_reasons_of_damaged_files_are_in_words_that_a_user_understands() -> None:
-    png = saved(Image.effect_noise((64, 64), 50))
-    start, length = png.index(b"IDAT") - 4, int.from_bytes(png[png.index(b"IDAT") - 4 :][:4])
-    reasons = {
-        png[: len(png) // 2] + b"\xff" * 100 + png[len(png) // 2 + 100 :]: "damaged: its pixels cannot be decoded",
-        png[:start] + png[start + length + 12 :]: "damaged: it contains no pixels",
-        b"BM" + bytes(12) + b"\x07" + bytes(60): "damaged or of an unsupported kind: Unsupported BMP header type (7)",
-    }
-    for content, reason in reasons.items():
-        with pytest.raises(Unreadable) as caught:
-            decoded(content, 8, 3)
-        assert str(caught.value) == reason
-
-
 JPEGS: tuple[dict[str, Any], ...] = ({}, {"progressive": True}, {"restart_marker_rows": 1})
 """Options of Pillow for kinds of JPEG that are common."""
 

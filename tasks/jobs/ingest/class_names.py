@@ -97,14 +97,11 @@ def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
 
 
 def remarks(files: Sequence[FileLabels], classes: Sequence[str]) -> Iterator[str]:
-    """Yield remarks on the labels for the user: rows without a label, and files that number classes differently."""
+    """Yield remarks on the labels for the user: rows without a label, and names that look alike."""
     for split in dict.fromkeys(file.split for file in files):
         if unlabelled := [file for file in files if file.split == split and file.unlabelled]:
             rows = count(sum(file.unlabelled for file in unlabelled), "row")
             yield f"{rows} of {split} without a label (-1 or empty) excluded, the first in {unlabelled[0].path}"
-    if others := [file for file in files if file.names and file.names != list(classes[: len(file.names)])]:
-        numbering = "numbers its" if len(others) == 1 else "number their"
-        yield f"{count(len(others), 'file')} {numbering} classes differently, such as {others[0].path}; matched by name"
     yield from lookalikes(classes)
 
 

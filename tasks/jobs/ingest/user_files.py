@@ -135,7 +135,6 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
         "unreadable": {
             "count": sum(columns["unreadable"]),
             "missing": sum(piece["missing"] for piece in done),
-            "files": list(itertools.compress(columns["path"], columns["unreadable"]))[:_SHOWN],
             "named": [name for piece in done for name in piece["unreadable"]][:_SHOWN],
         },
         "unlabelled": sum(piece["unlabelled"] for piece in done),

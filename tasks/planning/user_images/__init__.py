@@ -119,7 +119,7 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_gr
         labels=read.where,
         test_fraction=None if is_split else test_fraction,
         left_out=folder_listing.left_out(),
-        notes=(*folder_listing.unread(len(entries)), *read.notes, *more),
+        notes=(*read.notes, *more),
     )
 
 
@@ -140,7 +140,6 @@ def find_new(uri: URI, *, classes: Sequence[str], option: str = "--data") -> Use
         classes=tuple(classes),
         files=listing.user_files(folder, entries, splits=splits, labels=labels, option=option),
         left_out=folder_listing.left_out(),
-        notes=tuple(folder_listing.unread(len(entries))),
     )
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from storage import files
@@ -76,16 +76,6 @@ class Listing:
             LeftOut(reason=reason, count=len(paths), first=[_shown(path) for path in sorted(paths)[:_SHOWN]])
             for reason, paths in sorted(self.skipped.items())
         )
-
-    def unread(self, num_read: int) -> Iterator[str]:
-        """Yield a warning with the share of images that cannot be read, if there are any."""
-        if paths := self.skipped.get(UNREAD):
-            total = len(paths) + num_read
-            endings = ", ".join(sorted({os.path.splitext(path)[1].lower() for path in paths}))
-            yield (
-                f"WARNING: {len(paths):,} of {total:,} images ({len(paths) / total:.0%}) are left out, because "
-                f"{endings} cannot be read; convert them to JPEG or PNG"
-            )
 
 
 def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) -> Listing:
