@@ -19,8 +19,6 @@ Workers = int | None
 
 _ACCELERATOR = "accelerator_type:"
 """Start of the name of the resource by which Ray knows a node's kind of GPU."""
-READING_THREADS = 2
-"""Threads with which a training worker reads ahead."""
 _MOST_CPUS_BESIDE_A_GPU = 4.0
 """CPUs that a worker with a GPU takes at most by default: its Python and two reading threads; the rest feed others."""
 _ROWS_PER_GPU = 64
@@ -196,11 +194,6 @@ def _share_beside_gpus(nodes: Sequence[Resources]) -> float:
     shares = (max(0.0, node.get("CPU", 0) - 1) / num_gpus(node) for node in nodes)
     share = min(_MOST_CPUS_BESIDE_A_GPU, *shares)
     return float(math.floor(share) if share >= 1 else math.floor(share * 100) / 100)
-
-
-def has_idle_nodes(workers: int, nodes: Sequence[Resources]) -> bool:
-    """Return True if nodes without GPUs have more CPUs than `workers` with GPUs have threads for reading."""
-    return cpus([node for node in nodes if not num_gpus(node)]) > workers * READING_THREADS
 
 
 def threads_here(most: int, *, sharing: int) -> int:

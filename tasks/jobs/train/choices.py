@@ -37,12 +37,12 @@ class Assignment(TypedDict):
     """True if a GPU is reserved for the worker."""
 
 
-def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int, has_idle_nodes: bool = False) -> str:
+def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int) -> str:
     """Return the loader to use; raise `ValueError` if so many `workers` cannot train."""
     store = images.store_of(prepared.columns["metadata"])
     if spec.recipe.data.store != store:
         raise ValueError(f"store must be {store}, as in {spec.source}, got {spec.recipe.data.store!r}")
-    loader = _chosen_loader(spec.recipe.training.loader, prepared, has_idle_nodes=has_idle_nodes)
+    loader = _chosen_loader(spec.recipe.training.loader, prepared)
     steps_per_epoch(spec.recipe.training.batch_size, prepared, workers=workers, loader=loader)
     if spec.recipe.resources.step == "graph" and (workers > 1 or loader != "resident"):
         raise ValueError(
@@ -52,21 +52,18 @@ def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int, has_idle
     return loader
 
 
-def _chosen_loader(loader: str, prepared: Manifest, *, has_idle_nodes: bool) -> str:
+def _chosen_loader(loader: str, prepared: Manifest) -> str:
     """Return the loader to use for a recipe with `loader`.
 
-    `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed: by Ray Data if GPUs
-    train and other nodes have CPUs to read for them (`has_idle_nodes`), else by the workers, with the same batches.
-    Encoded images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
+    `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed by the workers. Encoded
+    images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
     """
     if loader != "auto":
         return loader
     if dataset_parts.is_encoded(prepared):
         return RAY_DATA
     num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
-    if num_bytes <= _RESIDENT_BYTES:
-        return "resident"
-    return RAY_DATA if has_idle_nodes else "streaming"
+    return "resident" if num_bytes <= _RESIDENT_BYTES else "streaming"
 
 
 def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader: str) -> int:

@@ -49,8 +49,7 @@ def run(spec: TrainSpec) -> None:
             f"the interrupted training used {count(before, 'worker')}, more than this cluster has ({error}); run "
             "again on a cluster that has them, or start over with --refresh or another --workers"
         ) from error
-    idle = resources.use_gpu and scaling.has_idle_nodes(resources.workers, scaling.nodes())
-    loader = choices.choose_loader(spec, prepared, workers=resources.workers, has_idle_nodes=idle)
+    loader = choices.choose_loader(spec, prepared, workers=resources.workers)
     attempt = attempts.new_attempt(spec.scratch)
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
