@@ -197,7 +197,7 @@ class TestWithoutTheWeights:
         with pytest.raises(ValueError, match="mirror of weights-timm-published-lite0 can be reached"):
             checked(pictures, tmp_path, *words)
         planned = checked(pictures, tmp_path, *words, "--download-timeout", "1m")
-        assert planned.plan.recipe.name == "images-finetune" and planned.uses_network
+        assert planned.plan.recipe.name == "images-finetune" and planned.lacks_weights
 
 
 def test_file_in_the_cache_of_hugging_face_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,6 @@ def audit(options: AuditOptions) -> int:
         request,
         as_json=options.as_json,
         start_ray=start_ray,
-        uses_network=checked.uses_network,
     )
     if options.csv:
         predictions_csv.write_rows(options.csv, rows.SCHEMA.names, rows.read(request.audit))

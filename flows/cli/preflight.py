@@ -71,40 +71,6 @@ class Preflight:
 
     def check_data(self) -> str:
         """Plan the request; refuse it if no mirror of what it downloads can be reached."""
-        self.origin = self._plan_data()
-        return self.origin
-
-    def _plan_data(self) -> str:
-        from tasks.learning import downloading
-
-        options = self.options
-        self._make_plan()
-        self._require_weights()
-        if images := self.plan.user_images:
-            notes = [*map(str, images.left_out), *images.notes]
-            return "; ".join([f"{len(images.files):,} files in {images.uri}", *notes])
-        if results := [uri for uri in (self.plan.raw, self.plan.files) if uri and manifest.is_committed(uri)]:
-            return f"{results[0]} exists"
-        source = self.plan.source
-        assert source, "a raw dataset of user images exists"
-        if downloading.reachable(source, self.mirrors):
-            return source.notice or f"a mirror of {source.name} responds"
-        if self.plan.timeouts.download_s > 0:
-            return f"no mirror of {source.name} responds; the run will retry for {options.download_timeout}"
-        raise ValueError(downloading.unreachable_message(source, self.mirrors))
-
-    def _require_weights(self) -> None:
-        """Raise `ValueError` if no mirror of published weights can be reached."""
-        from tasks.learning import downloading
-
-        weights = self.plan.download.weights
-        if weights is None or not self.lacks_weights or downloading.reachable(weights, self.mirrors):
-            return
-        if self.plan.timeouts.download_s == 0:
-            problem = downloading.unreachable_message(weights, self.mirrors)
-            raise ValueError(f"start=pretrained: {problem}, or a file with --set start=FILE")
-
-    def _make_plan(self) -> None:
         from tasks.planning.make_plan import make_plan
 
         options = self.options
@@ -121,6 +87,29 @@ class Preflight:
             stall_timeout_s=parse_duration(options.stall_timeout, option="--stall-timeout"),
             download_timeout_s=parse_duration(options.download_timeout, option="--download-timeout", minimum_s=0),
         )
+        self.origin = self._find_data()
+        return self.origin
+
+    def _find_data(self) -> str:
+        from tasks.learning import downloading
+
+        waits = self.plan.timeouts.download_s > 0
+        weights = self.plan.download.weights if self.lacks_weights else None
+        if weights and not waits and not downloading.reachable(weights, self.mirrors):
+            problem = downloading.unreachable_message(weights, self.mirrors)
+            raise ValueError(f"start=pretrained: {problem}, or a file with --set start=FILE")
+        if images := self.plan.user_images:
+            notes = [*map(str, images.left_out), *images.notes]
+            return "; ".join([f"{len(images.files):,} files in {images.uri}", *notes])
+        if results := [uri for uri in (self.plan.raw, self.plan.files) if uri and manifest.is_committed(uri)]:
+            return f"{results[0]} exists"
+        source = self.plan.source
+        assert source, "a raw dataset of user images exists"
+        if downloading.reachable(source, self.mirrors):
+            return source.notice or f"a mirror of {source.name} responds"
+        if waits:
+            return f"no mirror of {source.name} responds; the run will retry for {self.options.download_timeout}"
+        raise ValueError(downloading.unreachable_message(source, self.mirrors))
 
     def check_classes(self) -> str:
         """Check that the labels can be used."""
@@ -166,11 +155,6 @@ class Preflight:
         """True if the run fetches or copies the weights that training starts from."""
         plan = self.plan
         return bool(plan.download.weights and plan.weights and not manifest.is_committed(plan.weights))
-
-    @property
-    def uses_network(self) -> bool:
-        """True if the run fetches a data set or weights, if not from a folder."""
-        return self.downloads or self.lacks_weights
 
 
 class Check(NamedTuple):

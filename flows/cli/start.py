@@ -36,7 +36,6 @@ def run(options: RunOptions, flow_of: FlowOf) -> int:
         request.plan,
         as_json=options.as_json,
         start_ray=start_ray,
-        uses_network=request.uses_network,
     )
 
 
@@ -90,18 +89,16 @@ def checking(options: StorageOptions, *, is_run: bool = True) -> Iterator[None]:
 def start(
     flow_of: FlowOf,
     request: dict[str, Any],
-    plan: Any = None,
+    plan: Any,
     *,
     as_json: bool,
     csv: Path | None = None,
     start_ray: bool = False,
-    uses_network: bool = False,
 ) -> int:
     """Run a flow from the command line and show its progress and outcome; write its predictions to `csv`, if named.
 
-    The flow carries out `plan`, or plans from `request`, its parameters, if there is none.
-    Slow starts run in parallel: Ray (if `start_ray`), which takes longest, Prefect's server, and the imports for
-    downloads (if `uses_network`).
+    The flow, whose parameters are `request`, carries out `plan`. Slow starts run in parallel: Ray (if `start_ray`),
+    which takes longest, Prefect's server, and the imports of the flow.
     """
     from tasks.runners.session import starting
 
@@ -120,7 +117,6 @@ def start(
             from rich.console import Console
 
             from flows.cli import console, predictions_csv
-            from tasks.learning import downloading
 
         # Without workers, breakpoints work: a progress bar would overwrite the debugger's prompt.
         narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
@@ -128,8 +124,6 @@ def start(
         def meanwhile() -> None:
             with gc_paused():
                 flow_of(request, plan)
-                if uses_network:
-                    downloading.import_what_downloading_needs()
 
         # Tags make every task request concurrency slots, which Prefect's busy SQLite postpones by two seconds.
         # Only a server that outlives this run needs the tag.

@@ -46,11 +46,6 @@ class WrongChecksum(Permanent):
     """A downloaded or unpacked file has a wrong checksum; it was deleted."""
 
 
-def import_what_downloading_needs() -> None:
-    """Import early what `fetch_file` would import later for a mirror on the network, which takes seconds."""
-    import torchvision.datasets.utils  # noqa: F401
-
-
 def fetch_file(
     file: SourceFile, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None], timeout_s: float = 0.0
 ) -> dict[str, str]:

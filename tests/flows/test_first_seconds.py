@@ -36,7 +36,7 @@ def flow_of(request, plan):
     return short
 
 request = {"storage": sys.argv[1], "workers": 0, "seconds": float(sys.argv[2])}
-sys.exit(guarded(lambda: start.start(flow_of, request, as_json=True)))
+sys.exit(guarded(lambda: start.start(flow_of, request, None, as_json=True)))
 """
 
 
