@@ -1,6 +1,7 @@
 """Flow runs: of the command line with the plan it has made; of deployments with one line for invalid parameters."""
 
 import functools
+import logging
 import re
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,8 @@ def refused(error: ValueError) -> State[Any]:
     """Return the state of a deployment's run with invalid parameters: one line in its log; else raise `error`."""
     if not deployment.id:
         raise error
+    # The state says it all; Prefect's engine would add the traceback of its own exception.
+    logging.getLogger("prefect.flow_runs").addFilter(lambda record: record.exc_info is None)
     return Failed(message=in_parameters(str(error)))
 
 
