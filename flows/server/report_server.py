@@ -12,20 +12,23 @@ from prefect.variables import Variable
 from storage import manifest
 from storage.manifest import Damaged
 from storage.uri import ReportURI, Root
-from tasks import runs_page
 from tasks.orchestration.artifacts import REPORTS_URL
+from tasks.report_page import runs_page
 
 _HOST = "127.0.0.1"
 _PAGE = re.compile(r"(?:/reports)?/([a-z0-9][A-Za-z0-9._-]*-[0-9a-f]{12})/index\.html")
-_HEADERS = {"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff"}
-# A report needs no scripts; one that somebody else wrote to the storage must not reach Prefect's API from here.
-_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    "X-Content-Type-Options": "nosniff",
+    # No page needs scripts; one that somebody else wrote to the storage must not reach Prefect's API from here.
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+}
 
 
 class _Handler(BaseHTTPRequestHandler):
     """Answers `GET` of a committed report with its verified bytes, of `/` and `/index.html` with the page of all runs.
 
-    That page is rendered anew from verified manifests, and only its own script may run. All else gets 403 or 404.
+    That page is rendered anew from verified manifests. All else gets 403 or 404.
     """
 
     def __init__(self, root: Root, *arguments: object) -> None:
@@ -37,15 +40,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(403)
             return
         try:
-            is_page = self.path in ("/", "/index.html")
-            content = runs_page.render(self._root, links_to="/") if is_page else _read(self._root, self.path)
+            if self.path in ("/", "/index.html"):
+                content = runs_page.render(self._root, links_to="/")
+            else:
+                content = _read(self._root, self.path)
         except (OSError, ValueError, Damaged):
             self.send_error(404, "no such committed report")
             return
         self.send_response(200)
-        policy = f"sandbox allow-scripts; {runs_page.policy()}" if is_page else _POLICY
-        headers = {"Content-Security-Policy": policy, "Content-Length": str(len(content))}
-        for name, value in (_HEADERS | headers).items():
+        for name, value in (_HEADERS | {"Content-Length": str(len(content))}).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

@@ -101,7 +101,7 @@ def ls(
 
     `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,
     metrics, whether the model is or was champion, seconds, and the seconds that reuse saved. Its
-    page (--html) also shows the champions of each registered model over time, and links the reports.
+    page (--html) also shows the champion of each registered model, and links the reports.
 
     Example:
       data-to-model ls checkpoint predictions
@@ -224,10 +224,10 @@ def _show_runs(root: Root, *, sort: str | None, csv: str | None, html: str | Non
     if csv:
         files.put(access.parse_file(csv, option="--csv"), runs.as_csv(rows))
     if html:
-        from tasks import runs_page  # its imports take longer than most commands
+        from tasks.report_page import runs_page  # its imports take longer than most commands
 
         page = access.parse_file(html, option="--html")
-        files.put(page, runs_page.render(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/"))
+        files.put(page, runs_page.render(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/", sort=sort))
     if as_json:
         print(json.dumps(rows, indent=1))
     elif rows:

@@ -13,8 +13,8 @@ import pytest
 from storage import commits, files, manifest
 from storage.uri import URI, Root
 from tests import documented
+from tests.report_page.finished_runs import commit_run
 from tests.runs import CHECKOUT
-from tests.runs_page.results import commit_run
 from tests.storage.conftest import Ask
 
 

@@ -1,6 +1,6 @@
 """Runs that never ran, committed by the real functions: a model, its evaluation, the decision on it, and its report.
 
-By hand: `python -m tests.runs_page.results FOLDER 40`.
+By hand: `python -m tests.report_page.finished_runs FOLDER 40`.
 """
 
 import datetime

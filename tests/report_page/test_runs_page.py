@@ -1,4 +1,4 @@
-"""The page of all runs in a real browser: true to storage, sorted and filtered without a server, and harmless."""
+"""The page of all runs in a real browser: true to storage, legible, and harmless."""
 
 import re
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ import pytest
 from storage import files, manifest, registry
 from storage.__main__ import main
 from storage.uri import Root
-from tasks import runs_page
+from tasks.report_page import runs_page
 from tests.report_page.browser import VIEWS, Browser, chromium
+from tests.report_page.finished_runs import commit_run, commit_runs
 from tests.report_page.test_browser import ask
-from tests.runs_page.results import commit_run, commit_runs
 
-_SHOWN = "[...document.querySelectorAll('#runs-table tbody tr')].filter((row) => row.checkVisibility())"
+_SHOWN = "[...document.querySelectorAll('.runs tbody tr')].filter((row) => row.checkVisibility())"
 _HOSTILE = "<img src=x onerror=alert(1)></script><script>document.title='taken'</script>"
 
 
@@ -55,30 +55,13 @@ def test_page_shows_the_runs_of_storage_and_links_to_their_reports(browser: Brow
     links = browser.evaluate(f"{_SHOWN}.map((row) => row.querySelector('a').href)")
     reports = {(path / "index.html").as_uri() for path in (root / "reports").iterdir()}
     assert len(links) == 40 and set(links) == reports
-    champions = browser.evaluate("[...document.querySelectorAll('.now b')].map((one) => one.innerText)")
+    champions = browser.evaluate("[...document.querySelectorAll('.models b')].map((one) => one.innerText)")
     names = browser.evaluate("[...document.querySelectorAll('h3')].map((one) => one.innerText)")
     decisions = [registry.latest(Root(str(root)), name) for name in names]
     assert [f"{one.metrics['champion now']['test_accuracy']:.4f}" for one in decisions if one] == champions != []
     requests = [event["request"]["url"] for event in browser.seen("Network.requestWillBeSent")]
     assert [url for url in requests if not url.startswith("data:")] == [pages[40].as_uri()]
     assert browser.seen("Log.entryAdded") == browser.seen("Runtime.exceptionThrown") == []
-
-
-def test_runs_are_sorted_and_filtered_in_the_page(browser: Browser, pages: dict[int, Path]) -> None:
-    browser.open(pages[40], VIEWS["light"])
-    click = "document.querySelectorAll('#runs-table thead button')[3].click()"
-    for descends in (True, False):
-        browser.evaluate(click)
-        accuracies = [float(text) for text in shown(browser, 3)]
-        assert accuracies == sorted(accuracies, reverse=descends) and len(set(accuracies)) > 20
-    fill = "const form = document.forms[0]; form.elements.{}.value = {!r}; form.dispatchEvent(new Event('input'))"
-    browser.evaluate(f"{{ {fill.format('words', 'EPOCHS=5 digits')} }}")
-    rows = shown(browser, 1)
-    assert 0 < len(rows) < 40 and all("epochs=5" in row and "digits" in row for row in rows)
-    assert browser.evaluate("document.querySelector('output').innerText") == f"{len(rows)} of 40 runs"
-    browser.evaluate(f"{{ {fill.format('words', '')} }}")
-    browser.evaluate(f"{{ {fill.format('mark', 'champion')} }}")
-    assert len(shown(browser, 1)) == browser.evaluate("document.querySelectorAll('h3').length")
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -100,7 +83,7 @@ def test_stored_text_is_shown_and_never_executed(browser: Browser, tmp_path: Pat
     commit_run(root, 1, recipe=_HOSTILE, changes=changes, reason=_HOSTILE)
     browser.open(write(root), VIEWS["light"])
     assert browser.evaluate("document.title") == "Runs in root"
-    assert browser.evaluate("document.images.length + document.scripts.length") == 1
+    assert browser.evaluate("document.images.length + document.scripts.length") == 0
     assert browser.seen("Page.javascriptDialogOpening") == [] and shown(browser, 1)[0].startswith(_HOSTILE)
 
 
@@ -109,6 +92,4 @@ def test_damaged_runs_are_named_and_the_others_shown(root: Root) -> None:
     files.put(reports[0].child(manifest.NAME), b"garbage")
     page = runs_page.render(root, links_to="/").decode()
     assert f"{reports[0]}/_manifest.json cannot be read" in page
-    assert re.findall(r'<th scope="row" data-value=[^>]*><a href="([^"]*)"', page) == [
-        f"/reports/{reports[1].name}/index.html"
-    ]
+    assert re.findall(r'<th scope="row"><a href="([^"]*)"', page) == [f"/reports/{reports[1].name}/index.html"]

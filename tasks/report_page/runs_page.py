@@ -1,0 +1,39 @@
+"""The page of all runs: the champions, and every run with its metrics and report, as storage is now."""
+
+from typing import Any
+from urllib.parse import quote
+
+from storage.admin import runs
+from storage.kinds import REPORT
+from storage.uri import Root
+from tasks import report_page
+
+
+def render(root: Root, *, links_to: str, sort: str | None = None) -> bytes:
+    """Render the page as self-contained HTML without scripts; the same storage gives the same bytes.
+
+    Args:
+        root: Storage root.
+        links_to: Address of the root for the links to reports, with a slash at the end; not quoted.
+        sort: One of `runs.SORTS`, by which the rows descend; none: by time.
+    """
+    rows, damaged = runs.of(root)
+    rows = runs.sort(rows, sort or "created")
+    template = report_page.environment().get_template("runs.html.j2")
+    return template.render(
+        root_name=root.name,
+        rows=[_shown(row, links_to) for row in reversed(rows)],
+        damaged=damaged,
+        saved=_duration(sum(row["seconds_saved"] or 0 for row in rows)),
+        longest_word=0,
+    ).encode()
+
+
+def _shown(row: dict[str, Any], links_to: str) -> dict[str, Any]:
+    link = quote(f"{links_to}{REPORT.folder}/{row['uri'].name}/{row['page'].name}", safe="/:")
+    return row | {"link": link, "changed": runs.changes_as_text(row["changes"]), "mark": runs.mark(row)}
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
