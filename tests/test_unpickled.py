@@ -15,7 +15,7 @@ from ray.data.extensions import ArrowPythonObjectType
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.jobs import row_origins
-from tasks.jobs.ingest import parquet_reader
+from tasks.jobs.ingest import parquet_files
 from tests.faults.kinds.stored import Payload
 from tests.test_imports import MODULES, ROOT
 
@@ -64,7 +64,7 @@ def test_parquet_with_an_extension_type_is_refused_before_a_value_is_read(tmp_pa
         content = encoded({**images, name: column})
         file = commits.write_file(uri, f"train/{name}.parquet", content, split="train", rows=1)
         for read in (
-            lambda content=content: parquet_reader.opened(io.BytesIO(content)),
+            lambda content=content: parquet_files.opened(io.BytesIO(content)),
             lambda file=file: tables.read_part(uri, file).to_pandas(),
             lambda file=file: tables.read_part(uri, file, columns=["label"]),
         ):

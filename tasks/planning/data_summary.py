@@ -15,7 +15,7 @@ from tasks.planning.plan import Plan
 from tasks.planning.user_images import UserImages
 
 if TYPE_CHECKING:
-    from tasks.jobs.ingest.parquet_reader import Opened
+    from tasks.jobs.ingest.parquet_files import Opened
 
 _SHOWN = 10
 """Most classes of which each is named."""
@@ -86,38 +86,38 @@ def of_user_images(data: UserImages) -> Summary:
 
 def _of_parquet(data: UserImages) -> Summary:
     """Read the labels of all files, and nothing else."""
-    from tasks.jobs.ingest import parquet_reader
+    from tasks.jobs.ingest import parquet_files
 
     files = []
     for file in data.files:
         with _opened(data, file) as source:
-            files.append(parquet_reader.survey(source, file))
+            files.append(parquet_files.read_labels(source, file))
     classes = class_names.of_files(files)
     rows: Counter[tuple[str, str]] = Counter()
     for labels in files:
         rows.update({(labels.split, name): number for name, number in labels.counts.items()})
     counts = {file.split: {name: rows[file.split, name] for name in classes} for file in files}
     remarks = "".join(f"; {remark}" for remark in class_names.remarks(files, classes))
-    return Summary(of_counts(counts) + remarks, parquet_reader.LABELS)
+    return Summary(of_counts(counts) + remarks, parquet_files.LABELS)
 
 
 def _of_first_file(data: UserImages) -> Summary:
     """Look at the columns of one file: reading the labels of all from S3 would take as long as ingest."""
-    from tasks.jobs.ingest import parquet_reader
+    from tasks.jobs.ingest import parquet_files
 
     with _opened(data, next(file for file in data.files if file.split == "train")):
-        labels = parquet_reader.LABELS
+        labels = parquet_files.LABELS
     return Summary(f"counted by the run, which reads the labels of {count(len(data.files), 'file')}", labels)
 
 
 @contextlib.contextmanager
 def _opened(data: UserImages, file: UserFile) -> Iterator["Opened"]:
     """Open a Parquet file in place; add its name to a `ValueError` inside."""
-    from tasks.jobs.ingest import parquet_reader  # imports the decoders of images
+    from tasks.jobs.ingest import parquet_files  # imports the decoders of images
 
     uri = data.uri.child(file.path)
     try:
         with s3.for_pyarrow().open_input_file(uri.removeprefix("s3://")) if uri.is_s3 else open(uri, "rb") as content:
-            yield parquet_reader.opened(content)
+            yield parquet_files.opened(content)
     except ValueError as error:
         raise ValueError(f"--data: {uri}: {error}") from None

@@ -1,21 +1,60 @@
-"""Source of the user's own Parquet files with images: a piece of work is a file."""
+"""Source of the user's own Parquet files with images: their columns `image` and `label`; a piece of work is a file."""
 
 import contextlib
 import dataclasses
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from storage import files, tables
 from storage.manifest import File
 from tasks.jobs import events, thumbnail_parts
-from tasks.jobs.ingest import class_names, parquet_reader, user_files
+from tasks.jobs.ingest import class_names, pieces, user_files
 from tasks.jobs.ingest.class_names import FileLabels
-from tasks.jobs.ingest.parquet_reader import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
 from tasks.jobs.spec import IngestSpec, UserFile
-from tasks.learning import images
+from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
+
+_IMAGE, _LABEL = "image", "label"
+LABELS = "column label"
+"""Where the labels are, in words."""
+_EXPECTED = (
+    "expected image (the bytes of image files, or Hugging Face's struct with bytes) and label (text, or whole numbers "
+    "with class names in the metadata), such as pa.table({'image': [png_bytes], 'label': ['cat']})"
+)
+_MOST_CLASSES = 10_000
+_BATCH_ROWS = 256
+_BUFFER_BYTES = 2**20
+"""Rows to decode, and bytes to read, at a time, since images may be large."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A Parquet file of images of which only the footer has been read."""
+
+    file: pq.ParquetFile  # noqa: TID251 (opened by storage.tables)
+    is_labelled: bool
+    """Whether the column `label` can be used."""
+
+    def declared(self) -> list[str] | None:
+        """Return the class names that the file's metadata declare, as Hugging Face's and this project's files do."""
+        metadata = self.file.schema_arrow.metadata or {}
+        try:
+            if b"classes" in metadata:
+                names = json.loads(metadata[b"classes"])
+            else:
+                feature = json.loads(metadata[b"huggingface"])["info"]["features"][_LABEL]
+                names = feature["names"] if feature.get("_type") == "ClassLabel" else []
+            return [class_names.normal(str(name)) for name in names] or None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
@@ -29,7 +68,7 @@ def survey(piece: Piece, spec: IngestSpec) -> Piece:
     with _opened(spec, file) as (source, _):
         if spec.is_new:  # the classes are the model's, so the file's labels are not needed
             return {"rows": source.file.metadata.num_rows}
-        return dataclasses.asdict(parquet_reader.survey(source, file))
+        return dataclasses.asdict(read_labels(source, file))
 
 
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
@@ -48,7 +87,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     classes = class_names.of_files(labels)
     for remark in class_names.remarks(labels, classes):
         events.write_line(f"WARNING: {remark}")
-    return Work(shape=shape, classes=classes, pieces=planned, labels=parquet_reader.LABELS)
+    return Work(shape=shape, classes=classes, pieces=planned, labels=LABELS)
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
@@ -62,10 +101,12 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     problems: dict[str, str] = {}
     bounds = images.part_bounds(piece["rows"], piece["parts"]) if piece["parts"] else []
     with _opened(spec, file) as (source, digest):
-        for (start, _), rows in zip(bounds, parquet_reader.tables(source, bounds), strict=True):
-            some, its, wrong = parquet_reader.rows(
-                source, rows, size=size, channels=channels, classes=classes, with_thumbnails=not spec.is_new
-            )
+        for (start, _), table in zip(bounds, ranges(source, bounds), strict=True):
+            read = [
+                _image(stored, size, channels, with_thumbnail=not spec.is_new) for stored in table[_IMAGE].to_pylist()
+            ]
+            some, wrong = [image for image, _ in read], [problem for _, problem in read]
+            its = _numbers(source, table, classes)
             if spec.is_new:
                 its = [None if label not in range(len(classes)) else label for label in its]
             table = user_files.to_table(piece["first"] + start, some, its, spec, classes)
@@ -80,6 +121,81 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     facts |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
     facts |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
     return user_files.written(file.split, [*parts, *beside], decoded, labels, [facts], problems)
+
+
+def _image(
+    stored: bytes | dict[str, bytes | None] | None, size: int, channels: int, *, with_thumbnail: bool
+) -> tuple[Decoded | None, str]:
+    """Return an image of one size, None if it is missing or unreadable, and then the problem."""
+    content = stored["bytes"] if isinstance(stored, dict) else stored
+    if content is None:
+        return None, pieces.MISSING
+    try:
+        return decode.decoded(content, size, channels, with_thumbnail=with_thumbnail), ""
+    except decode.Unreadable as error:
+        return None, str(error)
+
+
+def _numbers(source: Opened, table: pa.Table, classes: Sequence[str]) -> list[int | None]:
+    """Return the labels of a table as numbers of `classes`, whatever numbers the file itself uses for them."""
+    labels = table[_LABEL].to_pylist() if source.is_labelled else [None] * len(table)
+    return class_names.numbers(labels, source.declared(), classes)
+
+
+def opened(source: Path | BinaryIO, *, must_be_labelled: bool = True) -> Opened:
+    """Open a file and check its columns; raise `ValueError` that shows them if they are not as expected."""
+    with _damage_as_value_error():
+        file = tables.open_parquet(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+    types = {field.name: field.type for field in file.schema_arrow}
+    is_labelled = _is_label(types.get(_LABEL))
+    if not _holds_images(types.get(_IMAGE)) or (must_be_labelled and not is_labelled):
+        columns = ", ".join(f"{name} ({kind})" for name, kind in types.items())
+        raise ValueError(f"the columns are {columns}; {_EXPECTED}")
+    return Opened(file, is_labelled)
+
+
+def read_labels(source: Opened, file: UserFile) -> FileLabels:
+    """Count a labelled file's rows, its rows of each class and its rows without a label."""
+    with _damage_as_value_error():
+        labels = source.file.read(columns=[_LABEL], use_pandas_metadata=False)[_LABEL]
+    rows = {row["values"]: row["counts"] for row in labels.value_counts().to_pylist()}
+    values = sorted(value for value in rows if not class_names.is_missing(value))
+    if len(values) > _MOST_CLASSES:
+        raise ValueError(f"column label has {len(values):,} different values; use a column of classes")
+    declared = source.declared() if pa.types.is_integer(labels.type) else None
+    if declared is None and pa.types.is_integer(labels.type):
+        raise ValueError(f"column label has whole numbers, but the metadata has no class names; {_EXPECTED}")
+    if twice := [name for name, number in Counter(declared or ()).items() if number > 1]:
+        raise ValueError(f"its metadata has two classes named {twice[0]!r}; names must be unique")
+    counts: Counter[str] = Counter()
+    for value in values:
+        if (name := class_names.name_of(value, declared)) is not None:
+            counts[name] += rows[value]
+    return FileLabels(
+        path=file.path,
+        split=file.split,
+        rows=len(labels),
+        unlabelled=len(labels) - sum(rows[value] for value in values),
+        names=declared,
+        counts=dict(counts),
+    )
+
+
+def ranges(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Table]:
+    """Yield columns `image` and, if there are any, `label` of each range in `bounds`, which must be consecutive.
+
+    Holds one range at a time.
+    """
+    columns = [_IMAGE, _LABEL] if source.is_labelled else [_IMAGE]
+    batches = source.file.iter_batches(_BATCH_ROWS, columns=columns, use_pandas_metadata=False)
+    held: list[pa.RecordBatch] = []
+    for start, stop in bounds:
+        with _damage_as_value_error():
+            while sum(len(batch) for batch in held) < stop - start:
+                held.append(next(batches))
+        table = pa.Table.from_batches(held)
+        held = table.slice(stop - start).to_batches()
+        yield table.slice(0, stop - start)
 
 
 def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expected: bool) -> str:
@@ -102,6 +218,28 @@ def _opened(spec: IngestSpec, file: UserFile) -> Iterator[tuple[Opened, str]]:
         with path.open("wb") as sink:
             digest = user_files.copy(spec, file, sink)
         try:
-            yield parquet_reader.opened(path, must_be_labelled=not spec.is_new), digest
+            yield opened(path, must_be_labelled=not spec.is_new), digest
         except ValueError as error:
             raise ValueError(f"{spec.source.child(file.path)}: {error}") from None
+
+
+@contextlib.contextmanager
+def _damage_as_value_error() -> Iterator[None]:
+    """Raise `ValueError` for a damaged, encrypted or unsupported file; an error of the disk stays: it may pass."""
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"this Parquet file cannot be read: {reason}; write or copy it again") from None
+
+
+def _holds_images(kind: pa.DataType | None) -> bool:
+    if kind is not None and pa.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 and _holds_images(kind.field("bytes").type)
+    return kind in (pa.binary(), pa.large_binary())
+
+
+def _is_label(kind: pa.DataType | None) -> bool:
+    return kind is not None and (pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string()))
