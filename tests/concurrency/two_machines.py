@@ -16,14 +16,16 @@ from storage.__main__ import main
 from storage.admin import catalog
 from storage.admin.gc import Garbage
 from storage.uri import Root
+from tests.image_folder import BROKEN, write_folder
 from tests.runs import await_that
 
-_LONGEST_S = 12.0
+_LONGEST_S = 5.0
 """Longest time after which a process is killed; a whole run takes a few seconds."""
 _MOST_KILLS = 3
 """Of one machine in one round."""
 _DAY_S = 24 * 3600
-_MODEL = "mnist-sample"
+_MODEL = "photos"
+_SETTINGS = {"model": "small-cnn", "image_size": 32, "epochs": 3, "batch_size": 8, "precision": "fp32", "minimum": 0.0}
 
 
 def play(root: Root, folder: Path, *, chance: random.Random) -> list[str]:
@@ -34,7 +36,10 @@ def play(root: Root, folder: Path, *, chance: random.Random) -> list[str]:
         folder: Where each machine has a temporary directory of its own, and so a lock of its own.
         chance: Decides when processes are killed.
     """
-    machines = [_Machine(root, folder / name, chance) for name in ("first", "second")]
+    images = write_folder(folder / "images", train=8, test=3)
+    for path in BROKEN:
+        (images / path).unlink()
+    machines = [_Machine(root, images, folder / name, chance) for name in ("first", "second")]
     try:
         await_that(lambda: not [machine for machine in machines if not machine.is_done()], interval_s=0.05)
     finally:
@@ -56,12 +61,12 @@ def play(root: Root, folder: Path, *, chance: random.Random) -> list[str]:
 class _Machine:
     """A machine that carries out the run, and begins again when its process was killed."""
 
-    def __init__(self, root: Root, folder: Path, chance: random.Random) -> None:
+    def __init__(self, root: Root, images: Path, folder: Path, chance: random.Random) -> None:
         folder.mkdir(parents=True)
         self.outcome = folder / "outcome.json"
         self.num_kills = 0
         access = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        self._arguments = (root, folder, self.outcome, access)
+        self._arguments = (root, images, folder, self.outcome, access)
         self._chance = chance
         self._kills_left = chance.randrange(_MOST_KILLS + 1)
         self._start()
@@ -85,19 +90,20 @@ class _Machine:
         return self.process.exitcode == 0
 
 
-def _carry_out(root: str, folder: Path, outcome: Path, access: dict[str, str]) -> None:
+def _carry_out(root: str, images: Path, folder: Path, outcome: Path, access: dict[str, str]) -> None:
     """Carry out the run as the flow does, and write the digest of each result's manifest to `outcome`."""
     from tasks.learning import recipes
     from tasks.orchestration.stage import using
     from tasks.planning.make_plan import make_plan
+    from tasks.resources import machine
     from tasks.runners.session import session
     from tests import ingested
 
+    machine.choose(1)
     os.environ.update(access, TMPDIR=str(folder))
     tempfile.tempdir = str(folder)
-    settings = {"model": "small-cnn", "epochs": 2, "minimum": 0.0, "precision": "fp32"}
-    recipe = recipes.override(recipes.load("mnist-sample-resnet18"), settings)
-    plan = make_plan(storage=root, recipe=recipe, workers=0)
+    recipe = recipes.override(recipes.load("images-resnet18"), _SETTINGS)
+    plan = make_plan(storage=root, recipe=recipe, data=str(images), registered_model=_MODEL, workers=0)
     with (
         pytest.MonkeyPatch.context() as patch,
         using(plan.root, plan.uses) as stages,
