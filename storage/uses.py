@@ -85,7 +85,8 @@ def used(root: Root, *, since: float) -> set[URI]:
     """
     folder, uris = root.child(FOLDER), set[URI]()
     for entry in files.walk(folder):
-        if entry.path.endswith(".json") and entry.modified > since:
+        # In folders are the files that an interrupted garbage collection had moved aside.
+        if entry.path.endswith(".json") and "/" not in entry.path and entry.modified > since:
             with contextlib.suppress(FileNotFoundError):  # its run has ended meanwhile
                 uris |= _read(folder.child(entry.path), root)
     return uris

@@ -51,6 +51,8 @@ def test_another_root_that_cannot_be_written_to_is_a_warning(tmp_path: Path, cap
 
 
 def test_a_marker_that_cannot_be_read_is_named(root: Root) -> None:
+    files.put(root.child("uses/.tmp-aside/_manifest.json"), b"moved aside by gc")
+    assert not used(root)
     files.put(root.child("uses/a.json"), b"garbage")
     with pytest.raises(Damaged, match=r"uses/a\.json cannot be read; delete it when no run is active"):
         used(root)
