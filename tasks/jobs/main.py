@@ -1,12 +1,11 @@
 """Entry point of every Ray job: parse the spec, enforce the deadline, work, report errors."""
 
-import contextlib
 import os
 import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from storage import manifest
@@ -49,9 +48,8 @@ def main(stage: str) -> None:
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
         spec = _SPECS[stage].model_validate_json(read_digested(uri))
-        with working(spec) as is_needed:
-            if is_needed:
-                _work_on_ray(spec)
+        with deadline(spec.deadline_s):
+            _work_on_ray(spec)
     except Exception as error:
         failure = errors.job_error(error, folder=uri.parent)
         events.write_event(ERROR, message=str(failure), permanent=isinstance(failure, errors.JobRefused))
@@ -83,15 +81,17 @@ def _work_on_ray(spec: JobSpec) -> None:
 
 def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
     """Run the job of `spec` in this process; send its lines to `tell`, and let its errors pass unchanged."""
-    with events.redirect_lines(tell), working(spec) as is_needed:
-        if is_needed:
-            from tasks.jobs.backends.in_process import InProcessBackend
+    from tasks.jobs.backends.in_process import InProcessBackend
 
-            _work(spec, InProcessBackend())
+    with events.redirect_lines(tell), deadline(spec.deadline_s):
+        _work(spec, InProcessBackend())
 
 
 def _work(spec: JobSpec, backend: "StageBackend") -> None:
-    """Run the work of `spec`; import only what this kind of job needs."""
+    """Run the work of `spec`, unless another job has done it; import only what this kind of job needs."""
+    if manifest.is_committed(spec.target):
+        return
+    failpoint("job", spec.target)
     if isinstance(spec, TrainSpec):
         backend.train(spec)
     elif isinstance(spec, PreprocessSpec):
@@ -107,13 +107,3 @@ def _work(spec: JobSpec, backend: "StageBackend") -> None:
         from tasks.jobs.predict import job as predict
 
         predict.run(spec, backend)
-
-
-@contextlib.contextmanager
-def working(spec: JobSpec) -> Iterator[bool]:
-    """Enforce the job's deadline; yield whether the target is still to be made."""
-    with deadline(spec.deadline_s):
-        is_needed = not manifest.is_committed(spec.target)
-        if is_needed:
-            failpoint("job", spec.target)
-        yield is_needed
