@@ -1,21 +1,17 @@
 """Summary of the data for the user: its classes with their rows, and where the labels were read from."""
 
-import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from storage import manifest, s3
 from storage.manifest import Manifest
 from storage.terminal import count
 from tasks.jobs.ingest import class_names, content_split
+from tasks.jobs.ingest.class_names import FileLabels
 from tasks.jobs.spec import UserFile
 from tasks.planning.plan import Plan
 from tasks.planning.user_images import UserImages
-
-if TYPE_CHECKING:
-    from tasks.jobs.ingest.parquet_files import Opened
 
 _SHOWN = 10
 """Most classes of which each is named."""
@@ -75,7 +71,7 @@ def of_raw(raw: Manifest) -> Iterator[str]:
 def of_user_images(data: UserImages) -> Summary:
     """Summarize the user's files; raise `ValueError` if the labels of Parquet files cannot be used."""
     if data.kind == "parquet":
-        return _of_first_file(data) if data.uri.is_s3 else _of_parquet(data)
+        return Summary(_of_parquet(data), data.labels)
     files: Sequence[UserFile] = data.files
     if data.test_fraction is not None and not content_split.undigested(files):
         files = content_split.with_splits(files, fraction=data.test_fraction, classes=data.classes, sha256={})
@@ -84,40 +80,27 @@ def of_user_images(data: UserImages) -> Summary:
     return Summary(of_counts(counts), data.labels)
 
 
-def _of_parquet(data: UserImages) -> Summary:
-    """Read the labels of all files, and nothing else."""
-    from tasks.jobs.ingest import parquet_files
-
-    files = []
-    for file in data.files:
-        with _opened(data, file) as source:
-            files.append(parquet_files.read_labels(source, file))
+def _of_parquet(data: UserImages) -> str:
+    """Read the labels of all files, and nothing else; on S3 of one file, since all would take as long as ingest."""
+    if data.uri.is_s3:
+        _read_labels(data, next(file for file in data.files if file.split == "train"))
+        return f"counted by the run, which reads the labels of {count(len(data.files), 'file')}"
+    files = [_read_labels(data, file) for file in data.files]
     classes = class_names.of_files(files)
     rows: Counter[tuple[str, str]] = Counter()
     for labels in files:
         rows.update({(labels.split, name): number for name, number in labels.counts.items()})
     counts = {file.split: {name: rows[file.split, name] for name in classes} for file in files}
-    remarks = "".join(f"; {remark}" for remark in class_names.remarks(files, classes))
-    return Summary(of_counts(counts) + remarks, parquet_files.LABELS)
+    return "; ".join([of_counts(counts), *class_names.remarks(files, classes)])
 
 
-def _of_first_file(data: UserImages) -> Summary:
-    """Look at the columns of one file: reading the labels of all from S3 would take as long as ingest."""
-    from tasks.jobs.ingest import parquet_files
-
-    with _opened(data, next(file for file in data.files if file.split == "train")):
-        labels = parquet_files.LABELS
-    return Summary(f"counted by the run, which reads the labels of {count(len(data.files), 'file')}", labels)
-
-
-@contextlib.contextmanager
-def _opened(data: UserImages, file: UserFile) -> Iterator["Opened"]:
-    """Open a Parquet file in place; add its name to a `ValueError` inside."""
+def _read_labels(data: UserImages, file: UserFile) -> FileLabels:
+    """Read the labels of a Parquet file in place; add its name to a `ValueError`."""
     from tasks.jobs.ingest import parquet_files  # imports the decoders of images
 
     uri = data.uri.child(file.path)
     try:
         with s3.for_pyarrow().open_input_file(uri.removeprefix("s3://")) if uri.is_s3 else open(uri, "rb") as content:
-            yield parquet_files.opened(content)
+            return parquet_files.read_labels(parquet_files.opened(content), file)
     except ValueError as error:
         raise ValueError(f"--data: {uri}: {error}") from None

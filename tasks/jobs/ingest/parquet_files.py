@@ -23,8 +23,6 @@ from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
 
 _IMAGE, _LABEL = "image", "label"
-LABELS = "column label"
-"""Where the labels are, in words."""
 _EXPECTED = (
     "expected image (the bytes of image files, or Hugging Face's struct with bytes) and label (text, or whole numbers "
     "with class names in the metadata), such as pa.table({'image': [png_bytes], 'label': ['cat']})"
@@ -87,7 +85,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     classes = class_names.of_files(labels)
     for remark in class_names.remarks(labels, classes):
         events.write_line(f"WARNING: {remark}")
-    return Work(shape=shape, classes=classes, pieces=planned, labels=LABELS)
+    return Work(shape=shape, classes=classes, pieces=planned, labels=spec.labels)
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:

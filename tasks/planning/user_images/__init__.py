@@ -38,7 +38,7 @@ class UserImages:
     files: tuple[UserFile, ...]
     """Sorted by split and path; the split is empty if the content decides it, `new` for files to predict."""
     labels: str = ""
-    """Which folders are the classes, in words; empty for Parquet and for files to predict."""
+    """Where the labels are, in words; empty for files to predict."""
     test_fraction: float | None = None
     """Share of images that a hash of their content makes test rows; None if folders or names define the splits."""
     left_out: tuple[LeftOut, ...] = ()

@@ -40,7 +40,7 @@ class Layout:
     classes: tuple[str, ...] = ()
     """Names of the classes in the order of their labels."""
     where: str = ""
-    """Which folders are the classes, in words."""
+    """Where the labels are, in words."""
     left_out: Mapping[str, Sequence[str]]
     """Paths of the other files by reason."""
     notes: Sequence[str]
@@ -73,7 +73,7 @@ def of_parquet(paths: Sequence[str]) -> Layout:
         if name not in used:
             left_out[_VALIDATION].append(path)
     splits = {path: used[name] for path, (name, _) in name_of.items() if name in used}
-    return Layout(splits=splits, left_out=left_out, notes=notes)
+    return Layout(splits=splits, where="column label", left_out=left_out, notes=notes)
 
 
 def of_images(paths: Sequence[str], *, name: str) -> Layout:
