@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from flows.cli import app
-from storage import files, manifest, registry, tables
-from storage.decision import Decision
+from storage import files, manifest, tables
 from storage.uri import URI, CheckpointURI, PredictionsURI, Root
 from tasks.jobs.spec import PredictSpec
 from tests import environments, photographs
 from tests.image_folder import write_folder
 from tests.jobs.raw import run
 from tests.runs import CHECKOUT, no_flow
+from tests.storage.results import promote
 
 PAGE = (CHECKOUT / "docs" / "using-models.md").read_text()
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -55,8 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             storage=root, deadline_s=60, model=model, source=raw.target, target=predictions, split="test", workers=0
         )
     )
-    usual: dict[str, Any] = {"evaluation": "", "reason": "", "gate": {}, "metrics": {}}
-    registry.append(root, "photos", Decision(number=1, champion=model, challenger=model, promoted=True, **usual))
+    promote(root, "photos", model)
     return folder
 
 

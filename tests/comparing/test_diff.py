@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import app
-from storage import files, manifest, registry
-from storage.decision import Decision
+from storage import files, manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.comparing import data_changes
 from tasks.comparing.diff import diff
@@ -21,6 +20,7 @@ from tests import documented
 from tests.comparing import runs
 from tests.image_folder import encoded
 from tests.runs import no_flow
+from tests.storage.results import promote
 
 CLASSES = ("cat", "dog")
 
@@ -170,8 +170,7 @@ def test_command_takes_runs_by_name_and_the_champion(
     photos: Path, local: Root, capsys: pytest.CaptureFixture[str]
 ) -> None:
     champion = runs.run(local, photos)
-    values: dict[str, Any] = {"evaluation": "", "reason": "", "gate": {}, "metrics": {}, "promoted": True}
-    registry.append(local, "pets", Decision(number=1, champion=champion, challenger=champion, **values))
+    promote(local, "pets", champion)
     (photos / "train/cat/0.png").unlink()
     other = runs.run(local, photos, wrong={"test/cat/0.png": "dog"})
     for words in (["champion:pets", other.name], ["champion", other]):

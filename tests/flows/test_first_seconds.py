@@ -82,6 +82,7 @@ def proxy() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_no_request_to_the_temporary_server_goes_through_a_proxy(tmp_path: Path, home: Path) -> None:
     with proxy() as (address, requests):
         socks = "socks5://127.0.0.1:1"
@@ -120,6 +121,7 @@ def test_a_home_that_cannot_be_written_to_is_refused_by_name(tmp_path: Path) -> 
         check_api()
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_ends_a_run_with_a_line_and_everything_that_it_started(tmp_path: Path, home: Path) -> None:
     run = start(tmp_path, seconds=600, PREFECT_HOME=str(home))
     assert run.stdout is not None and run.stdout.readline() == "begun\n"

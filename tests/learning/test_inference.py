@@ -9,8 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from storage import registry
-from storage.decision import Decision
 from storage.manifest import Parent
 from storage.uri import CheckpointURI, Root
 from tasks.jobs.train import attempts
@@ -18,6 +16,7 @@ from tasks.learning import checkpoint, decode, inference, training_state
 from tasks.learning.sources import Split
 from tests.image_folder import encoded, picture
 from tests.learning import training
+from tests.storage.results import promote
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +42,6 @@ def commit_model(root: Root, digits: dict[str, Split], *, precision: str) -> Che
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
     attempts.commit(scratch, target, prepared=prepared, num_rows=100, statistics={})
     return target
-
-
-def promote(root: Root, name: str, target: CheckpointURI) -> None:
-    decision = Decision(
-        number=1, champion=target, challenger=target, evaluation="", promoted=True, reason="", gate={}, metrics={}
-    )
-    registry.append(root, name, decision)
 
 
 @pytest.fixture(scope="module")

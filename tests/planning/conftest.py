@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from storage import registry
-from storage.decision import Decision
 from storage.manifest import Parent
 from storage.uri import CheckpointURI, Root
 from tasks.jobs.train import attempts
@@ -15,6 +13,7 @@ from tasks.learning import checkpoint, training_state
 from tasks.learning.sources import Split
 from tests.learning import training
 from tests.learning.conftest import digits
+from tests.storage.results import promote
 
 __all__ = ["digits"]
 
@@ -38,11 +37,3 @@ def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -
     attempts.commit(scratch, target, prepared=prepared, num_rows=100, statistics={"model": model})
     promote(root, "letters", target)
     return Path(root)
-
-
-def promote(root: Root, name: str, target: CheckpointURI, *, evaluation: str = "") -> Decision:
-    """Record the first decision on `name`: `target` is its champion."""
-    values: dict[str, Any] = {"evaluation": evaluation, "reason": "", "gate": {}, "metrics": {}}
-    decision = Decision(number=1, champion=target, challenger=target, promoted=True, **values)
-    registry.append(root, name, decision)
-    return decision

@@ -9,7 +9,7 @@ from storage import commits
 from storage.uri import CheckpointURI, Root
 from tasks.learning import recipes
 from tasks.planning import make_plan, model_check
-from tests.planning.conftest import promote
+from tests.storage.results import promote
 
 
 @pytest.mark.parametrize(

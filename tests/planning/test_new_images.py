@@ -16,7 +16,8 @@ from tasks.planning import predict_request, user_images
 from tasks.predict import predict
 from tasks.runners.runner import InProcessRunner
 from tests.image_folder import encoded
-from tests.planning.conftest import NAMES, promote
+from tests.planning.conftest import NAMES
+from tests.storage.results import promote
 
 RESULTS = ("datasets/raw", "datasets/prepared", "checkpoints")
 

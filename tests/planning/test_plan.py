@@ -16,8 +16,8 @@ from tasks.learning import images, recipes
 from tasks.planning import make_plan, result_uris
 from tasks.planning.plan import Plan
 from tasks.resources import machine
-from tests.planning import conftest
 from tests.runs import CHECKOUT
+from tests.storage import results
 
 STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]
 
@@ -249,7 +249,7 @@ class TestNeedsRay:
 
 
 def promote(made: Plan, champion: CheckpointURI) -> Decision:
-    return conftest.promote(made.root, made.registered_model, champion, evaluation=made.evaluation)
+    return results.promote(made.root, made.registered_model, champion, evaluation=made.evaluation)
 
 
 def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(

@@ -13,7 +13,7 @@ from tasks.planning import make_plan, predict_request, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
 from tests.image_folder import CLASSES, encoded, write_folder
-from tests.planning.conftest import promote
+from tests.storage.results import promote
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def crown(made: Plan, name: str, *, split: dict[str, Any] | None = None, **model
     parents: dict[str, URI] = {"prepared": made.prepared}
     statistics = {"model": usual | model, "split": split}
     commits.commit(made.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics=statistics)
-    promote(root=made.root, name=name, target=made.checkpoint, evaluation=made.evaluation)
+    promote(made.root, name, made.checkpoint, evaluation=made.evaluation)
     return made.checkpoint
 
 

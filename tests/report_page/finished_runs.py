@@ -1,10 +1,6 @@
-"""Runs that never ran, committed by the real functions: a model, its evaluation, the decision on it, and its report.
-
-By hand: `python -m tests.report_page.finished_runs FOLDER 40`.
-"""
+"""Runs that never ran, committed by the real functions: a model, its evaluation, the decision on it, and its report."""
 
 import datetime
-import sys
 from typing import Any
 
 import numpy as np
@@ -118,7 +114,3 @@ def commit_runs(root: Root, count: int) -> None:
             saved=float(generator.integers(100)),
             minimum=0.93,
         )
-
-
-if __name__ == "__main__":
-    commit_runs(Root(sys.argv[1]), int(sys.argv[2]))

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from typing import Any
 
 import pyarrow as pa
 
@@ -93,6 +94,14 @@ def decide(
         metrics={},
     )
     registry.append(root, data, decision)
+
+
+def promote(root: Root, name: str, checkpoint: CheckpointURI, *, evaluation: str = "") -> Decision:
+    """Record the first decision on `name`: `checkpoint` is its champion, by nothing but this."""
+    values: dict[str, Any] = {"evaluation": evaluation, "reason": "", "gate": {}, "metrics": {}}
+    decision = Decision(number=1, champion=checkpoint, challenger=checkpoint, promoted=True, **values)
+    registry.append(root, name, decision)
+    return decision
 
 
 def write_scratch(root: Root, target: URI) -> URI:

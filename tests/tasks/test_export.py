@@ -19,9 +19,9 @@ from tasks.learning import images, models
 from tasks.planning.result_uris import predictions_of
 from tests.jobs import raw
 from tests.learning.training import MORE_MODELS
-from tests.planning.conftest import promote
 from tests.runs import no_flow
 from tests.s3 import Server
+from tests.storage.results import promote
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,8 +13,7 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from flows.cli import preflight
 from flows.cli.options import RunOptions
-from storage import commits, manifest, registry, tables
-from storage.decision import Decision
+from storage import commits, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
@@ -29,6 +28,7 @@ from tests.report_page import results
 from tests.report_page.results import commit_results
 from tests.report_page.test_report_page import Page
 from tests.runs import options_of
+from tests.storage.results import promote
 
 
 def test_lineage_has_dates_and_no_credentials_and_the_summary_shows_names_literally(
@@ -74,9 +74,7 @@ def test_report_says_what_is_different_from_the_champion_before(tmp_path: Path) 
     champion = CheckpointURI(plan.root.child("checkpoints/older-0123456789ab"))
     commits.commit(champion, kind="checkpoint", parents={"prepared": plan.prepared}, parameters={"seed": 7}, listed=[])
     _predict_all_right(plan, champion)
-    usual: dict[str, Any] = {"evaluation": "", "reason": "", "gate": {}, "metrics": {}, "promoted": True}
-    earlier = Decision(number=1, champion=champion, challenger=champion, **usual)
-    registry.append(plan.root, plan.registered_model, earlier)
+    promote(plan.root, plan.registered_model, champion)
     decision = decision.model_copy(update={"number": 2})
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
     against = against_champion(plan.checkpoint, plan.evaluation, decision, plan.report)
