@@ -114,7 +114,7 @@ class ReportData:
     against_note: str = ""
     """Why it cannot be compared with the champion before."""
     near_duplicates: tuple[Mapping[str, Any], ...] = ()
-    """Pairs, the worst first: `kind`, `distance`, and of `first_` and `second_` the `place`, `class` and `image`."""
+    """Pairs, the worst first: `kind`, `distance`, and of `first` and `second` the `place`, `class` and `image`."""
     class_samples: Mapping[str, Sequence[np.ndarray]] = dataclasses.field(default_factory=dict)
     """Some training images of each class, or of some classes if there are many."""
     left_out: tuple[Mapping[str, Any], ...] = ()

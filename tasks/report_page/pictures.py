@@ -1,6 +1,5 @@
 """Pictures of a report, read from the parts of its datasets: test rows, training images, rows left out, copies."""
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -51,7 +50,7 @@ def of_data(uri: DatasetURI) -> dict[str, Any]:
     return {
         "class_samples": _of_classes(uri, prepared),
         "left_out": tuple(_of_rows_left_out(uri, prepared, raw_uri, raw)),
-        "near_duplicates": tuple(_of_near_duplicates(uri, prepared, raw_uri, raw)),
+        "near_duplicates": tuple(_of_near_duplicates(prepared, raw_uri, raw)),
     }
 
 
@@ -125,20 +124,16 @@ def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, 
     ]
 
 
-def _of_near_duplicates(
-    uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, raw: Manifest
-) -> list[dict[str, Any]]:
-    """Return the worst pairs of each kind with the `first_image` and the `second_image`."""
-    by_kind = defaultdict[str, list[dict[str, Any]]](list)
-    for pair in near_duplicates.read(uri, prepared):
-        by_kind[pair["kind"]].append(pair)
-    pairs = [pair for its in by_kind.values() for pair in its[:_PAIRS]]
-    # The ids of user images are the numbers of their rows.
-    keys = [[(pair[f"{side}_source"], pair[f"{side}_id"]) for side in ("first", "second")] for pair in pairs]
-    pixels = _of_raw_rows(raw_uri, raw, [key for both in keys for key in both])
+def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[dict[str, Any]]:
+    """Return the worst pairs of each kind, with the `image` of both."""
+    recorded, sides = prepared.statistics.get("near_duplicates") or {}, ("first", "second")
+    pairs = [
+        {"kind": kind} | pair for kind in near_duplicates.KINDS if recorded for pair in recorded[kind]["worst"][:_PAIRS]
+    ]
+    pixels = _of_raw_rows(raw_uri, raw, [(pair[side]["source"], pair[side]["row"]) for pair in pairs for side in sides])
     return [
-        pair | {"first_image": pixels[first], "second_image": pixels[second]}
-        for pair, (first, second) in zip(pairs, keys, strict=True)
+        pair | {side: pair[side] | {"image": pixels[pair[side]["source"], pair[side]["row"]]} for side in sides}
+        for pair in pairs
     ]
 
 

@@ -85,8 +85,10 @@ def with_data(data: ReportData, *, name: str = "test/cats_of_the_neighbours/IMG_
     sizes = [3000 // (number + 2) for number in range(len(data.classes))]
     counts = {split: dict(zip(data.classes, sizes, strict=True)) for split in ("train", "validation", "test")}
     left_out = {"class": name, "place": name, "reason": name, "image": pictures[0]}
-    pair: dict[str, Any] = {f"{side}_image": pictures[number] for number, side in enumerate(("first", "second"))}
-    pair |= {f"{side}_{what}": name for side in ("first", "second") for what in ("place", "class")}
+    pair: dict[str, Any] = {
+        side: {"image": pictures[number], "place": name, "class": name}
+        for number, side in enumerate(("first", "second"))
+    }
     known = pd.DataFrame({"camera": [name] * 40 + ["none"] * 400, "folder": generator.choice(["a", "b"], 440)})
     known.loc[0, "folder"] = "rare"
     found = slices.find(known, np.zeros(440, int), np.arange(440) > 20)

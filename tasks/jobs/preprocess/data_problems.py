@@ -19,6 +19,7 @@ _NEAR_DUPLICATES = {
     "within a class": "",
 }
 """What each kind of pairs, from the worst on, means for the run; nothing: it need not be in the banner."""
+_PAIRS = 20
 _SHOWN = 3
 """Most details in a line of the log."""
 
@@ -94,7 +95,8 @@ def _near_duplicates(raw: Manifest, prepared: Statistics) -> Iterator[DataProble
             summary = f"{count(pairs['count'], 'pair')} of near duplicates {kind}{consequence}"
             if kind == _LEAK and "test_fraction" in raw.parameters:
                 summary += "; --set split.group=near-duplicates keeps them on one side"
-            details = _named([" ~ ".join(pair) for pair in pairs["first"]], pairs["count"])
+            worst = [f"{pair['first']['place']} ~ {pair['second']['place']}" for pair in pairs["worst"][:_PAIRS]]
+            details = _named(worst, pairs["count"])
             yield DataProblem(summary=summary, details=details, is_minor=not consequence)
 
 

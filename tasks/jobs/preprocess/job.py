@@ -63,8 +63,6 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         entries.append(tables.write_part(spec.target, table, split="quarantine", index=0))
-    if alike is not None:
-        entries.append(alike.write(spec.target))
     sources = placed.loc[placed["split"] == "test", "source"]
     fold_rows = {split: int((sources == split).sum()) for split in checks.SPLITS}
     prepared = commits.commit(
@@ -82,7 +80,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
             "copies_in_class": copies,
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,
-            "near_duplicates": alike and alike.statistics(),
+            "near_duplicates": alike and alike.statistics,
             "notice": raw.statistics.get("notice"),
             "seconds": time.monotonic() - started,
         },

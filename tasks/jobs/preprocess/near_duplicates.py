@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
-from storage import commits, tables
-from storage.manifest import File, Manifest
+from storage.manifest import Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import row_origins, thumbnail_parts
 from tasks.jobs.preprocess import checks
@@ -18,24 +16,8 @@ KINDS = ("across train and test", "across classes", "within a class")
 """Sorts of pairs, the worst first."""
 GROUPED = "near-duplicates"
 """Value of `split.group` that keeps near duplicates in one split."""
-_NAME = "near-duplicates"
 _LISTED = 100
-"""Most pairs of each kind to list in the file; all are counted."""
-_IN_STATISTICS = 20
-_SIDES = ("first", "second")
-_SCHEMA = pa.schema(
-    [("kind", pa.string()), ("distance", pa.float64())]
-    + [
-        (f"{side}_{name}", kind)
-        for side in _SIDES
-        for name, kind in (
-            ("source", pa.string()),
-            ("id", pa.int64()),
-            ("place", pa.string()),
-            ("class", pa.string()),
-        )
-    ]
-)
+"""Most pairs of each kind to list; all are counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,25 +26,9 @@ class NearDuplicates:
 
     pairs: np.ndarray
     """Positions in the table of checked rows, (P, 2): every pair."""
-    counts: dict[str, int]
-    """Pairs of each kind."""
-    listed: pd.DataFrame
-    """The worst pairs of each kind, the most alike first: kind, distance and, of both images, source, row, id, label,
-    place and class."""
-
-    def statistics(self) -> dict[str, Any]:
-        """Return the count of each kind, and the first pairs by their places, for the manifest."""
-        named: dict[str, Any] = {}
-        for kind in KINDS:
-            first = self.listed[self.listed["kind"] == kind].head(_IN_STATISTICS)
-            pairs = [list(pair) for pair in zip(first["first_place"], first["second_place"], strict=True)]
-            named[kind] = {"count": self.counts[kind], "first": pairs}
-        return named
-
-    def write(self, uri: DatasetURI) -> File:
-        """Write the listed pairs; return the file's manifest entry."""
-        table = pa.Table.from_pandas(self.listed, schema=_SCHEMA, preserve_index=False)
-        return commits.write_file(uri, f"{_NAME}.parquet", tables.encode(table))
+    statistics: dict[str, Any]
+    """For the manifest, of each kind: `count`, and in `worst` the first pairs, the most alike first, each with its
+    `distance`, and the source, row, place and class of `first` and `second`."""
 
 
 def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> NearDuplicates | None:
@@ -75,17 +41,25 @@ def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> NearDuplicate
     is_test, labels = (checked["source"] == "test").to_numpy(), checked["label"].to_numpy(np.int64)
     across_splits, across_classes = (values[pairs[:, 0]] != values[pairs[:, 1]] for values in (is_test, labels))
     kinds = np.where(across_splits, 0, np.where(across_classes, 1, 2))
-    order = np.lexsort((pairs[:, 1], pairs[:, 0], distances, kinds))
-    worst = np.concatenate([order[kinds[order] == kind][:_LISTED] for kind in range(len(KINDS))])
-    table = pd.DataFrame({"kind": np.array(KINDS)[kinds[worst]], "distance": distances[worst]})
+    order = np.lexsort((pairs[:, 1], pairs[:, 0], distances))
     sources, classes = row_origins.table(uri, raw), images.classes_of(raw.columns["metadata"])
-    for number, side in enumerate(_SIDES):
-        rows = checked.iloc[pairs[worst, number]][["source", "row", "id", "label"]].reset_index(drop=True)
-        rows = rows.astype({"source": str}).assign(place=checks.places(rows, sources))
-        rows["class"] = [classes[label] for label in rows["label"]]
-        table = table.join(rows.add_prefix(f"{side}_"))
-    counts = np.bincount(kinds, minlength=len(KINDS)).tolist()
-    return NearDuplicates(pairs=pairs, counts=dict(zip(KINDS, counts, strict=True)), listed=table)
+
+    def described(positions: np.ndarray) -> list[dict[str, Any]]:
+        rows = checked.iloc[positions][["source", "row", "id", "label"]].reset_index(drop=True).astype({"source": str})
+        rows = rows.assign(place=checks.places(rows, sources))
+        return [
+            {"source": row["source"], "row": row["row"], "place": row["place"], "class": classes[row["label"]]}
+            for row in rows.to_dict("records")
+        ]
+
+    statistics = {}
+    for number, kind in enumerate(KINDS):
+        of_kind = order[kinds[order] == number]
+        worst = of_kind[:_LISTED]
+        both = zip(distances[worst].tolist(), *(described(pairs[worst, side]) for side in (0, 1)), strict=True)
+        named = [{"distance": distance, "first": first, "second": second} for distance, first, second in both]
+        statistics[kind] = {"count": len(of_kind), "worst": named}
+    return NearDuplicates(pairs=pairs, statistics=statistics)
 
 
 def keep_together(checked: pd.DataFrame, pairs: np.ndarray) -> pd.DataFrame:
@@ -95,9 +69,3 @@ def keep_together(checked: pd.DataFrame, pairs: np.ndarray) -> pd.DataFrame:
     """
     digests, number = np.unique(checked["digest"].to_numpy(np.int64), return_inverse=True)
     return checked.assign(digest=digests[thumbnails.groups(number[pairs], len(digests))][number])
-
-
-def read(uri: DatasetURI, prepared: Manifest) -> list[dict[str, Any]]:
-    """Read the listed pairs, the worst first; empty if the dataset records none."""
-    entries = [file for file in prepared.files if file.path.startswith(f"{_NAME}-")]
-    return tables.read_part(uri, entries[0]).to_pylist() if entries else []
