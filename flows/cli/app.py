@@ -49,7 +49,7 @@ A version is a raw dataset below <storage>/datasets/raw; `data-to-model ls raw` 
 was committed first. Existing results are reused: running the command again adds only what is missing.
 
 examples:
-  python flows/backfill.py                                     all versions of mnist
+  python flows/backfill.py --recipe mnist-resnet18             all versions of mnist
   python flows/backfill.py photos-1d9802c1c0d9 photos-...      only these"""
 _EXPORT = """
 examples:
