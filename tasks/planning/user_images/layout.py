@@ -178,8 +178,8 @@ def _assign(split_of: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             others = f" beside {', '.join(split_of)}" if split_of else ""
             read = ", ".join(names[split]) or f"none{others}"
             raise ValueError(
-                f"there must be one split {split}, got {read}; if that is a class, rename it; if test rows are to be "
-                "taken from train, name that folder"
+                f"there must be one split {split}, got {read}; if a class has such a name, rename its folder; to take "
+                "the test rows from train, name that folder"
             )
     return {names[split][0]: split for split in ("train", "test")}, notes
 
@@ -202,7 +202,9 @@ def _checked_classes(
     if len(learned) < 2:
         raise ValueError(f"there must be at least two classes, got {', '.join(learned)}")
     if all(map(_NO_CLASS.fullmatch, learned)):
-        raise ValueError(f"{', '.join(sorted(learned)[:_SHOWN])} are no classes by their names")
+        raise ValueError(
+            f"{', '.join(sorted(learned)[:_SHOWN])} are not names of classes; if they are classes, rename the folders"
+        )
     return tuple(class_names.in_order(learned))
 
 
