@@ -140,6 +140,7 @@ def prepared(folder: Path) -> Iterator[Harness]:
     ):
         # The suite itself does without the proxy.
         os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url, "TMPDIR": str(folder)})
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads of two trainings must not wait by spinning
         try:
             yield Harness(folder, server, spoiling)
         finally:
