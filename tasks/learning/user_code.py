@@ -244,10 +244,9 @@ def _code_of(match: re.Match[str]) -> _Code:
         if _digest_of(_read(path), path) == digest:
             load(path)
             return _loaded[digest]
-    searched = f"none of its paths ({', '.join(map(str, paths))}) has" if paths else "it names none with"
+    searched = f"none of its paths ({', '.join(map(str, paths))}) has that content" if paths else "it is not set"
     raise ValueError(
-        f"{match.string} is code outside the project: set {FILES} to the unchanged {match['code']}; {searched} that "
-        "content"
+        f"{match.string} is code outside the project: set {FILES} to the unchanged {match['code']}; {searched}"
     )
 
 
