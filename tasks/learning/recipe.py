@@ -196,8 +196,7 @@ class Recipe:
     data: Data
     split: Split = Split()
     model: Annotated[str, AfterValidator(models.canonical)]
-    """Name of the model: a module of `tasks.learning.models`, a torchvision classifier, `timm/NAME`, or `own(factory)`.
-    """
+    """Name of the model: a module of `tasks.learning.models`, `timm/NAME`, or `own(factory)`."""
     training: Training
     gate: Gate = Gate()
     resources: Resources = Resources()

@@ -11,6 +11,7 @@ from storage import access, files, manifest, registry, s3
 from storage.files import Entry
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, parse_root
+from tasks.learning import models
 from tasks.learning.initial_weights import Champion, start_to_text
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Download, SourceFile
@@ -25,13 +26,11 @@ def initial_weights(recipe: Recipe) -> Download | None:
     """
     start = recipe.training.start
     if start.kind == "pretrained":
-        from tasks.learning import pretrained  # imports torchvision or timm, which takes seconds
+        from tasks.learning import pretrained  # imports timm, which takes seconds
 
-        published, cached = pretrained.published(recipe.model), ""
-        path = pretrained.cached(published)
-        if path and files.sha256(parse_root(str(path))).startswith(published.sha256):
-            cached = path.as_uri()
-        file = SourceFile(name=published.file, md5="", sha256=published.sha256, copy=cached, url=published.url)
+        pretrained.published(recipe.model)
+        name = recipe.model.removeprefix(models.TIMM)
+        file = SourceFile(name=f"{name}.safetensors", md5="", sha256="", model=recipe.model)
     elif start.kind == "file":
         uri, digest = parse_root(start.file, option="start"), None
         with access.errors_as_value_error(uri, option="start", verb="read"), contextlib.suppress(FileNotFoundError):

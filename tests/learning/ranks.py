@@ -82,7 +82,11 @@ def resume_fine_tuning(rank: int, folder: str, world_size: int) -> None:
     _meet(rank, folder, world_size=world_size)
     digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
     train, validation = (part(digits[split], (12 * rank, 12 * rank + 12)) for split in ("train", "test"))
-    settings: dict[str, Any] = {"model": "mobilenet-v3-small", "start": "pretrained", "batch_size": 4 * world_size}
+    settings: dict[str, Any] = {
+        "model": "timm/mobilenetv3_small_050",
+        "start": "pretrained",
+        "batch_size": 4 * world_size,
+    }
     recipe = training.recipe(**settings, epochs=4, freeze_epochs=2, backbone_lr_scale=0.1)
     whole, *resumed = (training.trainer(recipe, train, validation, rank=rank) for _ in range(3))
     about: dict[str, Any] = {"parameters": {}, "resolved": {}}

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import safetensors.numpy
 import tenacity
 import torchvision
 
 from tasks.learning import downloading
 from tasks.learning.downloading import DownloadFailed, WrongChecksum
-from tasks.learning.sources import SourceFile, Split, mnist
+from tasks.learning.sources import Split, mnist
 from tasks.learning.sources.mnist_sample import FOLDER, SOURCE
 from tests import mirrors
 from tests.mirrors import Fault, Mirror
@@ -77,19 +75,6 @@ class TestFetch:
         assert fetch(tmp_path, mirror.address)[NAME] == mirror.address + NAME
         assert mirror.requests.count(NAME) == len(before) + 1 + REQUESTS_PER_TRY
         assert shipped(tmp_path)
-
-    def test_weights_without_checksums_that_were_cut_off_are_fetched_again(self, tmp_path: Path) -> None:
-        (folder := tmp_path / "published").mkdir()
-        content = safetensors.numpy.save({"weight": np.arange(100_000)})
-        (folder / "a.safetensors").write_bytes(content)
-        with mirrors.serve(folder) as mirror:
-            file = SourceFile(name="a.safetensors", md5="", sha256="", url=mirror.address + "a.safetensors")
-            mirror.misbehave("a.safetensors", None, "truncated")
-            downloading.fetch_file(file, tmp_path, mirrors=(), log=lambda *_: None)
-            assert (tmp_path / "a.safetensors").read_bytes() == content
-            mirror.misbehave("a.safetensors", always="truncated")
-            with pytest.raises(DownloadFailed, match=r"a.safetensors could not be fetched; .*cut off"):
-                downloading.fetch_file(file, tmp_path, mirrors=(), log=lambda *_: None)
 
     @pytest.mark.parametrize(
         ("fault", "requests"),

@@ -154,7 +154,7 @@ class TestPrecision:
             return weights[0].is_contiguous(memory_format=torch.channels_last)
 
         assert [is_last("resnet18", "fp32"), is_last("resnet18", "bf16")] == [False, True]
-        assert is_last("mobilenet-v3-small", "fp32") == (device == CPU)
+        assert is_last("timm/mobilenetv3_small_050", "fp32") == (device == CPU)
 
     def test_depthwise_convolutions_are_computed_in_fp32_on_a_cpu(self) -> None:
         depthwise = torch.nn.Conv2d(4, 4, 1, groups=4)

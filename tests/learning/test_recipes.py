@@ -30,7 +30,7 @@ def recipe() -> Recipe:
         ("precision=fp64", "--set: precision must be one of auto, fp32, bf16, got 'fp64'"),
         (
             "model=nosuch",
-            f"--set: model must be one of {', '.join(models.known())}, or the name of a torchvision classifier such ",
+            f"--set: model must be one of {', '.join(models.known())}, or timm/NAME such as ",
         ),
         ("source=nosuch", f"--set: source must be one of {', '.join(sources.known())}, got 'nosuch'"),
         ("epoch=3", "--set: there is no recipe field 'epoch'; did you mean 'epochs'? docs/cli.md lists all"),

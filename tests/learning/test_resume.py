@@ -17,11 +17,8 @@ pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
 FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
 
 
-@pytest.mark.parametrize("model", ["drawing", "mobilenet-v3-small"])
-def test_resumed_run_of_a_model_that_draws_is_equal_bit_by_bit(
-    digits: dict[str, Split], tmp_path: Path, model: str
-) -> None:
-    recipe = training.recipe(model=model, batch_size=16, flip="horizontal", learning_rate=1e-3)
+def test_resumed_run_of_a_model_that_draws_is_equal_bit_by_bit(digits: dict[str, Split], tmp_path: Path) -> None:
+    recipe = training.recipe(model="drawing", batch_size=16, flip="horizontal", learning_rate=1e-3)
     train, validation = training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
     whole, resumed = (training.trainer(recipe, train, validation) for _ in range(2))
     history, place = [whole.run_epoch(1)], URI(str(tmp_path))

@@ -27,11 +27,11 @@ class SourceFile:
     md5: str
     """Empty if it is not published."""
     sha256: str
-    """Used in the fingerprint and the lineage; of published weights its first digits, as in their file name."""
+    """Used in the fingerprint and the lineage; empty for published weights."""
     copy: str = ""
     """Address of a copy on this machine or in storage, if there is one, which is tried before all mirrors."""
-    url: str = ""
-    """Address that is tried after all mirrors, if it is not that of a mirror and the name."""
+    model: str = ""
+    """Model whose published weights the file gets; they come from timm or a package."""
     content_sha256: str | None = None
     """SHA-256 of the unpacked content, if the archive holds one file."""
     shard: str = ""
