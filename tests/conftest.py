@@ -1,5 +1,6 @@
 """Fixtures for every test: a real S3 server, and a storage root on a disk and on S3."""
 
+import multiprocessing.util
 import os
 import shutil
 import tempfile
@@ -51,6 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs of this pytest worker's tests take turns among themselves, and wait for nobody else's."""
     tmp_path_factory.getbasetemp()  # stays where it is: another user's process may not enter a private folder
+    multiprocessing.util.get_temp_dir()  # too: it is removed when this process ends
     with tempfile.TemporaryDirectory(prefix="own-") as folder, pytest.MonkeyPatch.context() as patch:
         os.chmod(folder, 0o755)
         patch.setenv("TMPDIR", folder)

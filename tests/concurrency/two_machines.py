@@ -19,8 +19,8 @@ from storage.uri import Root
 from tests.image_folder import BROKEN, write_folder
 from tests.runs import await_that
 
-_LONGEST_S = 5.0
-"""Longest time after which a process is killed; a whole run takes a few seconds."""
+_LONGEST_S = 8.0
+"""Longest time after its first write for which a process lives that is killed; a whole run takes a few seconds."""
 _MOST_KILLS = 3
 """Of one machine in one round."""
 _DAY_S = 24 * 3600
@@ -63,10 +63,10 @@ class _Machine:
 
     def __init__(self, root: Root, images: Path, folder: Path, chance: random.Random) -> None:
         folder.mkdir(parents=True)
-        self.outcome = folder / "outcome.json"
+        self.outcome, self._begun = folder / "outcome.json", folder / "begun"
         self.num_kills = 0
         access = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        self._arguments = (root, images, folder, self.outcome, access)
+        self._arguments = (root, images, folder, access)
         self._chance = chance
         self._kills_left = chance.randrange(_MOST_KILLS + 1)
         self._start()
@@ -74,13 +74,15 @@ class _Machine:
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, "tests.ingested", "botocore.session", "torch"])
+        self._begun.unlink(missing_ok=True)
         self.process: ForkServerProcess = context.Process(target=_carry_out, args=self._arguments, daemon=True)
         self.process.start()
-        self._killed_at = time.monotonic() + self._chance.uniform(0.1, _LONGEST_S) if self._kills_left else float("inf")
+        self._lives_s = self._chance.uniform(0.0, _LONGEST_S) if self._kills_left else float("inf")
 
     def is_done(self) -> bool:
         """Return whether its run has succeeded; kill its process if it is time."""
-        if self.process.exitcode is None and time.monotonic() > self._killed_at:
+        lived_s = time.time() - self._begun.stat().st_mtime if self._begun.exists() else 0.0
+        if self.process.exitcode is None and lived_s > self._lives_s:
             self.process.kill()
             self.process.join()
             self.num_kills += 1
@@ -90,8 +92,8 @@ class _Machine:
         return self.process.exitcode == 0
 
 
-def _carry_out(root: str, images: Path, folder: Path, outcome: Path, access: dict[str, str]) -> None:
-    """Carry out the run as the flow does, and write the digest of each result's manifest to `outcome`."""
+def _carry_out(root: str, images: Path, folder: Path, access: dict[str, str]) -> None:
+    """Carry out the run as the flow does; write the digest of each result's manifest to `outcome.json` in `folder`."""
     from tasks.learning import recipes
     from tasks.orchestration.stage import using
     from tasks.planning.make_plan import make_plan
@@ -110,9 +112,10 @@ def _carry_out(root: str, images: Path, folder: Path, outcome: Path, access: dic
         session(wanted=False, workers=0) as runner,
     ):
         patch.setattr("tasks.report.publish", lambda *_, **__: None)
+        (folder / "begun").touch()
         ingested.run(plan, runner)
     digests = {stage.uri: manifest.load(stage.uri).digest for stage in stages if stage.uri}
-    outcome.write_text(json.dumps(digests))
+    (folder / "outcome.json").write_text(json.dumps(digests))
 
 
 def _belonging(root: Root) -> set[str]:
