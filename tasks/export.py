@@ -8,7 +8,7 @@ from prefect import task
 
 from storage import commits, kinds, manifest
 from storage.uri import CheckpointURI, DatasetURI, ExportURI
-from tasks.exporting import Format, card, formats
+from tasks.exporting import card, onnx_file
 from tasks.exporting.proof import prove
 from tasks.learning.inference import Inference, Model
 from tasks.orchestration.prefect_options import task_options
@@ -16,32 +16,28 @@ from tasks.orchestration.stage import logger, stage
 
 
 @task(name="export", **task_options)
-def export(
-    checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, form: Format, name: str = "export"
-) -> ExportURI:
+def export(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, name: str = "export") -> ExportURI:
     """Export `checkpoint` unless that is done; raise `NotExportable` or `NotEqual`, with nothing committed."""
     parents = {"checkpoint": checkpoint, "prepared": prepared}
-    with stage(name, target, kind=kinds.EXPORT, parents=parents, parameters={"format": form}) as current:
+    with stage(name, target, kind=kinds.EXPORT, parents=parents, parameters={}) as current:
         if not current.reused:
-            _write(checkpoint, prepared, target, form, expected=current.parents)
+            _write(checkpoint, prepared, target, expected=current.parents)
     return target
 
 
-def _write(
-    checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, form: Format, *, expected: Mapping[str, str]
-) -> None:
+def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, *, expected: Mapping[str, str]) -> None:
     read = {"checkpoint": manifest.load(checkpoint), "prepared": manifest.load(prepared)}
     reference = Inference(checkpoint, threads=torch.get_num_threads(), device=torch.device("cpu"), precision="fp32")
     model = Model(reference.model, [], precision="fp32").eval().requires_grad_(False)
-    content = formats.write(model, form, {"classes": json.dumps(model.classes), "checkpoint": checkpoint.name})
+    content = onnx_file.write(model, {"classes": json.dumps(model.classes), "checkpoint": checkpoint.name})
     rows = sum(file.rows or 0 for file in read["prepared"].split("test"))
     logger().info("comparing the exported file with the model on %s test rows", f"{rows:,}")
-    proof = prove(formats.load(content, form), reference.probabilities, prepared, classes=model.classes)
-    versions = formats.versions(form)
-    texts = {"README.md": card.render(checkpoint, form, proof, versions)}
+    proof = prove(onnx_file.load(content), reference.probabilities, prepared, classes=model.classes)
+    versions = onnx_file.versions()
+    texts = {"README.md": card.render(checkpoint, proof)}
     if code := card.preprocess(model.image_shape):
         texts["preprocess.py"] = code
-    files = {formats.FILE_NAMES[form]: content} | {path: text.encode() for path, text in texts.items()}
+    files = {onnx_file.FILE: content} | {path: text.encode() for path, text in texts.items()}
     commits.commit(
         target,
         kind="export",
@@ -50,7 +46,7 @@ def _write(
             "prepared": read["prepared"].as_parent(prepared),
         },
         expected=expected,
-        parameters={"format": form},
+        parameters={},
         listed=[commits.write_file(target, path, content, fixed_name=True) for path, content in files.items()],
         statistics=card.summary(proof)
         | {

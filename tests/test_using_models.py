@@ -29,14 +29,8 @@ images = numpy.concatenate([preprocess.preprocess(file) for file in sys.argv[1:]
 numpy.save("probabilities.npy", probabilities)
 print(sorted({{name.partition(".")[0] for name in sys.modules}} & {{"storage", "tasks", "flows", "prefect", "ray"}}))
 """
-RUNS = {
-    "onnx": """import onnxruntime
-(probabilities,) = onnxruntime.InferenceSession("model.onnx").run(None, {"images": images})""",
-    "torch": """import torch
-probabilities = torch.export.load("model.pt2").module()(torch.from_numpy(images)).numpy()""",
-}
-PACKAGES = {"onnx": ("onnxruntime", "pillow", "numpy"), "torch": ("torch", "pillow", "numpy")}
-SECTIONS = {"onnx": "With ONNX Runtime", "torch": "With PyTorch", "project": "With this project"}
+RUN = """import onnxruntime
+(probabilities,) = onnxruntime.InferenceSession("model.onnx").run(None, {"images": images})"""
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["onnx", pytest.param("torch", marks=pytest.mark.slow)])
-def form(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def exported(folder: Path, form: str) -> Path:
+def exported(folder: Path) -> Path:
     """A copy of the export, with a photo beside it as the page has it."""
-    place = folder / form
-    assert app.main(no_flow, words=["export", "champion:photos", "--format", form, "--storage", f"{folder}/data"]) == 0
-    exports = [Root(f"{folder}/data").child(f"exports/{name}") for name in os.listdir(folder / "data" / "exports")]
-    (export,) = [uri for uri in exports if manifest.load(uri).parameters["format"] == form]
+    place = folder / "exported"
+    assert app.main(no_flow, words=["export", "champion:photos", "--storage", f"{folder}/data"]) == 0
+    (name,) = os.listdir(folder / "data" / "exports")
+    export = Root(f"{folder}/data").child(f"exports/{name}")
     place.mkdir()
     for file in manifest.load(export).files:
         (place / file.path).write_bytes(files.read(export.child(file.path)))
@@ -79,9 +68,9 @@ def exported(folder: Path, form: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def python(folder: Path, form: str) -> Path:
+def python(folder: Path) -> Path:
     """The interpreter of an environment that holds only what the page names."""
-    return environments.make(folder / f"environment-{form}", *PACKAGES[form])
+    return environments.make(folder / "environment", "onnxruntime", "pillow", "numpy")
 
 
 def output(python: Path, code: str, *arguments: str, folder: Path) -> str:
@@ -103,19 +92,19 @@ def predicted(folder: Path) -> Any:
 
 
 def test_photos_get_the_committed_predictions_in_an_environment_without_this_project(
-    folder: Path, form: str, exported: Path, python: Path
+    folder: Path, exported: Path, python: Path
 ) -> None:
     expected = predicted(folder)
     photos = [str(folder / "photos" / name) for name in expected.index]
-    assert output(python, EVERYTHING.format(run=RUNS[form]), *photos, folder=exported) == "[]\n"
+    assert output(python, EVERYTHING.format(run=RUN), *photos, folder=exported) == "[]\n"
     actual = np.load(exported / "probabilities.npy")
     columns = [name for name in expected if name.startswith("probability_")]
     assert len(photos) >= 10 and np.abs(actual - expected[columns].to_numpy()).max() < 1e-5
     assert (actual.argmax(1) == expected["prediction"]).all()
 
 
-def test_page_and_card_work_as_they_stand(folder: Path, form: str, exported: Path, python: Path) -> None:
-    (code,) = blocks(SECTIONS[form])
+def test_page_and_card_work_as_they_stand(folder: Path, exported: Path, python: Path) -> None:
+    (code,) = blocks("With ONNX Runtime")
     expected = predicted(folder).loc["test/pears/photo 1.jpg"]
     (of_card,) = _BLOCK.findall((exported / "README.md").read_text())
     for snippet in (code, of_card):
@@ -130,7 +119,7 @@ def test_page_works_as_it_stands_with_this_project(folder: Path, monkeypatch: py
     shutil.copy(folder / "photos/test/pears/photo 1.jpg", "photo.jpg")
     shutil.copy(folder / "photos/test/pears/photo 0.png", "scan.png")
     names: dict[str, Any] = {}
-    for block in blocks(SECTIONS["project"]):
+    for block in blocks("With this project"):
         exec(block, names)
     assert names["pixels"].shape == (2, 16, 16, 3)
     rows = predicted(folder).loc[["test/pears/photo 1.jpg", "test/pears/photo 0.png"]]

@@ -54,7 +54,7 @@ examples:
 _EXPORT = """
 examples:
   data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
-  data-to-model export data/checkpoints/mnist-resnet18-69e1e37f1b7c --format torch"""
+  data-to-model export data/checkpoints/mnist-resnet18-69e1e37f1b7c"""
 _AUDIT = """
 Each image is judged by a model that was not trained on it. The models are trained like those of `run`, and kept until
 `data-to-model gc` deletes them: they take N times the space of the data. Repeating the command finds the result.
@@ -141,7 +141,7 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
     def export(options: ExportOptions) -> int:
         """Export a model to a file that other programs run without this project.
 
-        Writes <storage>/exports/<name>/: the file, a model card, and preprocess.py, which resizes a
+        Writes <storage>/exports/<name>/: the file, a README, and preprocess.py, which resizes a
         photo as in training. The file is run over all test rows first; if a class differs from the
         model's, or a probability by more than 1e-5, nothing is exported.
         """

@@ -13,7 +13,7 @@ from tasks.planning import export_request
 def export(options: ExportOptions) -> int:
     """Export a model, or find the export of an earlier call; print its URI, its files, and what was proven."""
     with checking(options):
-        request = export_request.resolve(storage=options.storage, model=options.model, form=options.form)
+        request = export_request.resolve(storage=options.storage, model=options.model)
     from rich.console import Console
 
     from flows.cli import console
@@ -25,7 +25,7 @@ def export(options: ExportOptions) -> int:
     log.propagate = False  # to Prefect's own console output
     try:
         with using(request.root, [request.checkpoint, request.prepared]) as stages:
-            export_task.fn(request.checkpoint, request.prepared, request.export, request.form)
+            export_task.fn(request.checkpoint, request.prepared, request.export)
     finally:
         log.removeHandler(narrator)
         log.propagate = True

@@ -235,14 +235,6 @@ class ExportOptions(StorageOptions):
             help="URI of a checkpoint; or 'champion:NAME': that of registered model NAME; or 'champion': the only one",
         ),
     ]
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="onnx: for ONNX Runtime, needs the extra `onnx`; torch: for torch.export.load",
-        ),
-    ] = "onnx"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def prove(exported: Run, model: Run, dataset: DatasetURI, *, classes: tuple[str,
                 raise NotEqual(
                     "not exported: the file does not give what the model gives: probabilities of test row "
                     f"{table['id'][start + worst]} are {actual[worst].round(6)} instead of {expected[worst].round(6)} "
-                    f"(at most {TOLERANCE:g} apart are allowed); use another --format or architecture"
+                    f"(at most {TOLERANCE:g} apart are allowed); use another architecture"
                 )
             largest = max(largest, float(differences.max()))
             confusion += metrics.confusion(labels[rows], actual.argmax(1), num_classes=len(classes))

@@ -6,7 +6,6 @@ from typing import Any
 
 from storage import champions, kinds, manifest
 from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
-from tasks.exporting import FORMATS, Format
 from tasks.learning import user_code
 from tasks.planning import model_check
 from tasks.planning.data_option import check_committed
@@ -23,27 +22,23 @@ class ExportRequest:
     prepared: DatasetURI
     """The dataset of its training, on whose test rows the export is proven."""
     export: ExportURI
-    form: Format
 
 
-def resolve(*, storage: str, model: str, form: str) -> ExportRequest:
+def resolve(*, storage: str, model: str) -> ExportRequest:
     """Check and resolve a request; raise `ValueError` naming the option, the value and the next step."""
-    known = next((known for known in FORMATS if known == form), None)
-    if known is None:
-        raise ValueError(f"--format must be one of {', '.join(FORMATS)}, got {form!r}")
     root = check_root(storage)
     checkpoint = champions.find_checkpoint(root, model, option="model")
     trained = check_committed("model", checkpoint, kinds=("checkpoint",))
     prepared = DatasetURI(trained.parent("prepared", of=checkpoint))
     parents: list[Result[Any]] = [read(checkpoint), read(prepared)]
     name = checkpoint.name.rpartition("-")[0]
-    result = find_result(kinds.EXPORT, root, name=name, parents=parents, parameters={"format": form})
+    result = find_result(kinds.EXPORT, root, name=name, parents=parents, parameters={})
     if result.manifest is None:
-        _check_possible(checkpoint, prepared, form)
-    return ExportRequest(root=root, checkpoint=checkpoint, prepared=prepared, export=result.uri, form=known)
+        _check_possible(checkpoint, prepared)
+    return ExportRequest(root=root, checkpoint=checkpoint, prepared=prepared, export=result.uri)
 
 
-def _check_possible(checkpoint: CheckpointURI, prepared: DatasetURI, form: str) -> None:
+def _check_possible(checkpoint: CheckpointURI, prepared: DatasetURI) -> None:
     try:
         rows = manifest.load(prepared).split("test")
     except FileNotFoundError:
@@ -55,11 +50,10 @@ def _check_possible(checkpoint: CheckpointURI, prepared: DatasetURI, form: str) 
         raise ValueError(f"model: an export of {checkpoint} cannot be proven, since {prepared} has no test rows")
     user_code.check_listed()
     model_check.check_code(checkpoint, option="model")
-    if form == "onnx":
-        _check_onnx()
+    _check_onnx()
 
 
 def _check_onnx() -> None:
     for name in ("onnx", "onnxruntime", "onnxscript"):
         if importlib.util.find_spec(name) is None:
-            raise ValueError(f'--format onnx needs {name}: pip install "data-to-model[onnx]"')
+            raise ValueError(f'export needs {name}: pip install "data-to-model[onnx]"')

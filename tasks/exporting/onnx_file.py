@@ -1,7 +1,6 @@
-"""Forms of an exported model: how each is written, and how it is run. Images in (uint8, BHWC), probabilities out."""
+"""The ONNX file of a model: how it is written, and how it is run. Images in (uint8, BHWC), probabilities out."""
 
 import contextlib
-import io
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import Any
@@ -11,10 +10,9 @@ import torch
 from torch.export import ExportedProgram
 
 from storage.error_policy import Permanent
-from tasks.exporting import Format
 from tasks.learning.inference import Model
 
-FILE_NAMES: Mapping[Format, str] = {"onnx": "model.onnx", "torch": "model.pt2"}
+FILE = "model.onnx"
 INPUT, OUTPUT = "images", "probabilities"
 _LARGEST = 2**31 - 2**24
 """Bytes of weights that fit into one ONNX file of 2 GiB, with room for the graph."""
@@ -23,33 +21,24 @@ _ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node")
 
 
 class NotExportable(Permanent, ValueError):
-    """The model cannot be exported in this format."""
+    """The model cannot be exported."""
 
 
-def write(model: Model, form: Format, facts: Mapping[str, str]) -> bytes:
+def write(model: Model, facts: Mapping[str, str]) -> bytes:
     """Return the content of the exported file; raise `NotExportable` with the reason if that is not possible.
 
     Args:
         model: Exported in fp32, on the CPU, for any number of images.
-        form: Format of the file.
         facts: Texts that the file carries.
     """
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
-    if form == "onnx" and size > _LARGEST:
-        raise NotExportable(f"--format onnx holds at most 2 GiB of weights, got {size / 2**30:.1f}; use --format torch")
-    program = _captured(model)
-    if form == "onnx":
-        return _as_onnx(program, facts)
-    content = io.BytesIO()
-    torch.export.save(program, content, extra_files=dict(facts))
-    return content.getvalue()
+    if size > _LARGEST:
+        raise NotExportable(f"an ONNX file holds at most 2 GiB of weights, got {size / 2**30:.1f}; use a smaller model")
+    return _as_onnx(_captured(model), facts)
 
 
-def load(content: bytes, form: Format) -> Callable[[np.ndarray], np.ndarray]:
+def load(content: bytes) -> Callable[[np.ndarray], np.ndarray]:
     """Return the exported model as a function from images to probabilities, on the CPU, without this project's code."""
-    if form == "torch":
-        module = torch.export.load(io.BytesIO(content)).module()
-        return lambda images: np.asarray(module(torch.from_numpy(images.copy())).numpy())
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -58,10 +47,9 @@ def load(content: bytes, form: Format) -> Callable[[np.ndarray], np.ndarray]:
     return lambda images: np.asarray(session.run([OUTPUT], {INPUT: images})[0])
 
 
-def versions(form: Format) -> dict[str, str]:
-    """Return the versions of the packages that write and run the format."""
-    packages = {"onnx": ("torch", "onnx", "onnxscript", "onnxruntime"), "torch": ("torch",)}
-    return {package: metadata.version(package) for package in packages[form]}
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that write and run the file."""
+    return {package: metadata.version(package) for package in ("torch", "onnx", "onnxscript", "onnxruntime")}
 
 
 def _captured(model: Model) -> ExportedProgram:
@@ -78,7 +66,7 @@ def _captured(model: Model) -> ExportedProgram:
 def _as_onnx(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
     import onnx
 
-    with _reasons("ONNX cannot express its code; use --format torch"):
+    with _reasons("ONNX cannot express its code; use another architecture"):
         exported = torch.onnx.export(
             program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], external_data=False, verbose=False
         )
