@@ -45,7 +45,9 @@ def test_what_only_the_run_can_know_is_refused_in_one_line_that_names_parameters
         assert prefect_system.await_end(run, limit_s=120) == ["Failed"]
         await_that(partial(prefect_system.says, run, "Finished in state"), limit_s=60)
         log = prefect_system.log(run)
-        (line,) = [line for line in log if line.startswith(f"Finished in state Failed('{beginning}")]
+        (line,) = [
+            line for line in log if line[26:].startswith(beginning) and line.startswith("Finished in state Failed(")
+        ]
         assert len(line.splitlines()) == 1
         assert "Traceback" not in str(log)
         assert "--" not in str(log)
