@@ -1,24 +1,16 @@
-"""Epochs without torch: batch sizes and checks before an epoch, metrics and hints after it, and its errors."""
+"""Epochs without torch: batch sizes and checks before an epoch, metrics after it, and its errors."""
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from storage.error_policy import Permanent
 from storage.terminal import count
 
-MAX_WAIT_SHARE = 0.05
-"""Share of an epoch spent waiting for data, or for checkpoints, above which there is a hint."""
 LEAST_STEPS = 5
 """Steps of an epoch below which there is a hint."""
 MAX_SKIPPED = 0.05
 """Share of the training rows that an epoch skips above which there is a hint."""
-_MIN_WAIT_S = 1.0  # shorter waits get no hint, however short the epoch
-_WAITS = {
-    "data_wait_s": ("data", "try --set loader=resident if the rows fit in memory; see docs/loaders.md"),
-    "checkpoint_wait_s": ("checkpoints", "use faster storage, or end other programs; see docs/loaders.md"),
-}
-"""Name and remedy of each kind of wait, by the field with its seconds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,16 +92,6 @@ def balanced_weights(counts: Sequence[int]) -> list[float]:
     """
     present = sum(count > 0 for count in counts)
     return [sum(counts) / (present * count) if count else 0.0 for count in counts]
-
-
-def wait_hints(history: Sequence[Mapping[str, float]]) -> Iterator[tuple[int, str]]:
-    """Yield the first epoch that waited too long for data, with a hint that names a remedy; then for checkpoints."""
-    for field, (what, help_) in _WAITS.items():
-        for row in history:
-            waited_s, seconds, epoch = row[field], row["seconds"], int(row["epoch"])
-            if waited_s >= _MIN_WAIT_S and waited_s > MAX_WAIT_SHARE * seconds:
-                yield epoch, f"waiting for {what} took {100 * waited_s / seconds:.0f} % of epoch {epoch}: {help_}"
-                break
 
 
 class WrongBatchSize(ValueError):

@@ -65,22 +65,6 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return type(value)(_mapped(item, change) for item in value) if isinstance(value, list | tuple) else value
 
 
-def check_storable(model: Classifier) -> None:
-    """Raise `TypeError` naming the model unless its state consists of tensors that a checkpoint can hold."""
-    for name, value in model.state_dict().items():
-        got = type(value).__name__
-        if isinstance(value, Tensor) and value.layout == torch.strided:
-            try:
-                safetensors.torch.save({name: torch.empty(0, dtype=value.dtype)})
-                continue
-            except KeyError:
-                got = str(value.dtype)
-        raise TypeError(
-            f"model {model.spec.model}: its state_dict must hold dense tensors of usual types only, got {got} as "
-            f"{name!r}; store it as such a tensor (register_buffer), or leave it out of the state"
-        )
-
-
 def size_of(trainer: Trainer) -> int:
     """Estimate the bytes of a checkpoint of `trainer`."""
     # three tensors per parameter: the parameter and AdamW's two moments

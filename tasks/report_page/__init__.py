@@ -16,7 +16,6 @@ from storage.decision import METRICS, Decision, metric_title
 from storage.uri import URI
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
-from tasks.learning.epoch_metrics import wait_hints
 from tasks.learning.metrics import calibration_error, wilson
 from tasks.report_page import plots
 
@@ -142,7 +141,7 @@ def render(data: ReportData) -> str:
         curves=curves,
         has_groups=any(row["backbone_learning_rate"] != row["learning_rate"] for row in data.history),
         is_timed=any(row.get("seconds") for row in data.history),
-        hints=[*data.notes, *(hint for _, hint in wait_hints(data.history))],
+        hints=data.notes,
         reliability=Markup(plots.reliability(data.calibration, before=data.uncalibrated)),
         error_before=calibration_error(data.uncalibrated) if data.uncalibrated else None,
         coverage=Markup(plots.coverage(data.coverage, chosen=chosen)),

@@ -81,19 +81,6 @@ def test_a_job_that_fails_because_another_run_was_faster_is_no_failure(
     run(spec)
 
 
-@pytest.mark.parametrize(
-    ("state", "got"), [({"calls": 1}, "dict"), (torch.zeros(1, dtype=torch.complex128), "torch.c")]
-)
-def test_a_model_with_a_state_that_no_checkpoint_can_hold_is_refused_before_it_is_trained(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: object, got: str
-) -> None:
-    monkeypatch.setattr(torch.nn.Conv2d, "get_extra_state", lambda self: state)
-    spec = raw.to_train(Root(str(tmp_path)), prepared)
-    with pytest.raises(JobRefused, match=f"its state_dict must hold dense tensors of usual types only, got {got}"):
-        run(spec)
-    assert not files.exists(spec.scratch.child("attempt-1/epoch-0001"))
-
-
 def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is_kept(
     prepared: DatasetURI, tmp_path: Path
 ) -> None:

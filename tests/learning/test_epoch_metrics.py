@@ -1,4 +1,4 @@
-"""Reports about an epoch: how long it waited, and when that was too long."""
+"""Epochs: how long they waited, and which is the last."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -7,26 +7,10 @@ from typing import Any
 import pytest
 
 from tasks.learning import loop
-from tasks.learning.epoch_metrics import EpochMetrics, balanced_weights, is_last, wait_hints
+from tasks.learning.epoch_metrics import EpochMetrics, balanced_weights, is_last
 from tasks.learning.loop import Batch
 from tasks.learning.sources import Split
 from tests.learning import training
-
-
-def row(epoch: int, seconds: float, *, data: float = 0.0, checkpoint: float = 0.0) -> dict[str, float]:
-    return {"epoch": float(epoch), "seconds": seconds, "data_wait_s": data, "checkpoint_wait_s": checkpoint}
-
-
-def test_first_epoch_that_waited_too_long_is_named_with_what_helps_once_for_each_kind() -> None:
-    history = [row(1, 100, data=4), row(2, 100, data=12, checkpoint=6), row(3, 100, data=90, checkpoint=90)]
-    data, checkpoints = wait_hints(history)
-    assert data[0] == 2 and data[1].startswith("waiting for data took 12 % of epoch 2: try --set loader=resident")
-    assert checkpoints[0] == 2 and checkpoints[1].startswith("waiting for checkpoints took 6 % of epoch 2: use faster")
-
-
-@pytest.mark.parametrize("history", [row(1, 100, data=5), row(1, 1.5, data=0.9), row(1, 0)])
-def test_short_waits_get_no_hint(history: dict[str, float]) -> None:
-    assert list(wait_hints([history])) == []
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, pretrained, training_state
 from tasks.learning.checkpoint import Meta
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, is_last, wait_hints
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, is_last
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
@@ -61,7 +61,6 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankConte
     set_arithmetic(precision, context.device)
     resolved = {"workers": context.world_size, "device": kind, "precision": precision, "threads": threads}
     fields: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
-    training_state.check_storable(model)
     if is_random:
         training_state.initialize_from_rows(model, loader)
     else:
@@ -208,7 +207,7 @@ def _best(history: list[EpochMetrics], recipe: Recipe) -> int:
 
 
 def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
-    """Report the latest epoch: its metrics, whether it is the best so far, and hints if it waited too long."""
+    """Report the latest epoch: its metrics, and whether it is the best so far."""
     metrics, best, epochs = history[-1], _best(history, trainer.recipe), trainer.recipe.training.epochs
     num_images = trainer.steps_per_epoch * trainer.recipe.training.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
@@ -218,9 +217,6 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     if _is_last(history, trainer.recipe) and metrics.epoch < epochs:
         why = f"stopped after epoch {metrics.epoch} of {epochs}: no lower validation loss since epoch {best}"
         events.progress(EPOCHS, metrics.epoch, epochs, why, fraction=1.0, epoch=metrics.epoch)
-    for epoch, hint in wait_hints([vars(each) for each in history]):
-        if epoch == metrics.epoch:
-            events.write_line(f"WARNING: {hint}")
 
 
 def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:
