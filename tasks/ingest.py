@@ -14,7 +14,6 @@ from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
 from tasks.planning import data_summary, warm_start
 from tasks.planning.parameters import IngestParameters
-from tasks.planning.user_images import MAX_IN_PROCESS_BYTES
 from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault
 
 
@@ -22,8 +21,8 @@ from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault
 def ingest(files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters, runner: Runner) -> DatasetURI:
     """Write every image as a row of Parquet, part by part.
 
-    `files` is None for the user's images and for a raw dataset that exists. Large data that can be spread over nodes
-    is ingested by a Ray job, other data in the flow's own process.
+    `files` is None for the user's images and for a raw dataset that exists. A Ray job ingests many files of the user,
+    the flow's own process everything else.
     """
     with stage("ingest", raw) as current:
         if parameters.user_images is not None:
@@ -32,7 +31,8 @@ def ingest(files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters
         elif parameters.source is not None and parameters.source.notice:
             logger().warning("this is %s", parameters.source.notice)
         if not current.reused:
-            chosen = runner if _is_large(files, parameters) else InProcessRunner()
+            is_large = parameters.user_images is not None and parameters.user_images.is_large
+            chosen = runner if is_large else InProcessRunner()
             values = {"parameters": parameters.values, **_origin(files, raw, parameters)}
             chosen.run("ingest", IngestSpec(**values, **parameters.timeouts.of_job(raw)))
         recorded = manifest.load(raw)
@@ -46,15 +46,6 @@ def ingest(files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters
         if parameters.user_images is not None and (unreadable := user_files.describe_unreadable(recorded)):
             logger().warning("--data: %s", unreadable)
     return raw
-
-
-def _is_large(files: FilesURI | None, parameters: IngestParameters) -> bool:
-    """Return whether ingest is worth a Ray job: the data is large, in pieces that can be spread over nodes."""
-    if parameters.user_images is not None:
-        return parameters.user_images.is_large
-    if files is None or parameters.source is None or len({file.shard for file in parameters.source.files}) <= 1:
-        return False
-    return sum(file.size for file in manifest.load(files).files) > MAX_IN_PROCESS_BYTES
 
 
 def _origin(files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters) -> dict[str, Any]:

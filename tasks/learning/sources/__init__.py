@@ -34,8 +34,6 @@ class SourceFile:
     """Model whose published weights the file gets; they come from timm or a package."""
     content_sha256: str | None = None
     """SHA-256 of the unpacked content, if the archive holds one file."""
-    shard: str = ""
-    """Name of its shard: a shard's files are read together, apart from all other shards, on any machine with room."""
 
     @property
     def stored(self) -> str:
@@ -75,8 +73,8 @@ class Source(Download):
     image_shape: tuple[int, int, int]
     """Height, width, channels; uint8."""
     read: Callable[[Path], Iterator[Split]]
-    """Function that reads the downloaded files in a folder, or those of one shard if they have shards, and yields each
-    split once. It raises `ValueError` if they have unexpected content."""
+    """Function that reads the downloaded files in a folder and yields each split once. It raises
+    `ValueError` if they have unexpected content."""
     notice: str | None = None
     """Note to show users beside every result on this source, if any."""
 

@@ -1,9 +1,6 @@
 """From a data set's files to a raw dataset: rows are unchanged, and anything that is not images is refused."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from storage.uri import DatasetURI, Root
 from tasks.download import download
 from tasks.ingest import ingest
 from tasks.jobs.ingest.downloads import write_split
-from tasks.jobs.spec import JobSpec
 from tasks.learning import recipes, sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.sources import Source, Split
@@ -25,7 +21,6 @@ from tasks.planning.plan import Plan
 from tasks.runners.runner import InProcessRunner
 from tests.jobs.ingest import pets
 from tests.learning.test_cifar10 import write_archive
-from tests.runs import CHECKOUT
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
 LABELS = np.array([0, 1, 0, 1, 0, 1])
@@ -39,55 +34,20 @@ def asked(root: Root, tmp_path: Path) -> Plan:
     return make_plan.make_plan(storage=root, recipe=recipes.load(f"{pets.__file__}:recipe"))
 
 
-class ByHand:
-    """A job in a process of its own, with a Ray of its own: this one may have Ray imported with other settings."""
-
-    def run(self, stage: str, spec: JobSpec) -> None:
-        place = spec.scratch.child("spec.json")
-        files.put(place, spec.model_dump_json().encode())
-        env = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
-        subprocess.run([sys.executable, "-m", f"tasks.jobs.{stage}", place], cwd=CHECKOUT, env=env, check=True)
-        files.remove(spec.scratch)
-
-
-def ingested(asked: Plan, mirror: Path, cluster: Any) -> manifest.Manifest:
-    """The raw dataset that comes of the files in `mirror`."""
-    parameters = dataclasses.replace(asked.download, mirrors=(mirror_address(str(mirror)),))
-    uri = ingest.fn(download.fn(asked.files, None, parameters), asked.raw, asked.ingest, cluster)
+def test_rows_are_numbered_in_the_order_of_the_source(asked: Plan, tmp_path: Path) -> None:
+    parameters = dataclasses.replace(asked.download, mirrors=(mirror_address(str(tmp_path / "mirror")),))
+    uri = ingest.fn(download.fn(asked.files, None, parameters), asked.raw, asked.ingest, InProcessRunner())
     assert files.walk(asked.root.child("runs")) == [], "what only attempts need is removed"
-    return manifest.verify(uri)
-
-
-def test_rows_of_several_shards_are_numbered_in_the_order_of_the_shards(asked: Plan, tmp_path: Path) -> None:
-    made = ingested(asked, tmp_path / "mirror", InProcessRunner())
+    made = manifest.verify(uri)
     for split in ("train", "test"):
-        expected = np.concatenate([pets.rows(split, shard) for shard in pets.ROWS])
+        expected = pets.rows(split)
         found = tables.read_split(asked.raw, split)
         assert found["id"].to_pylist() == list(range(len(expected)))
         assert found["label"].to_pylist() == expected[:, 0].tolist(), "a label of no class stays as it came"
         assert b"".join(found["image"].to_pylist()) == expected[:, 1:].tobytes()
-    assert made.statistics["class_counts"] == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 17}}
+    assert made.statistics["class_counts"] == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 16}}
     assert made.parent("files", of=asked.raw) == asked.files
     assert [source["sha256"] for source in made.statistics["sources"]] == [f.sha256 for f in pets.SOURCE.files]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("root", ["local"], indirect=True)
-def test_shards_are_read_by_different_tasks_of_a_ray_job_to_the_same_bytes(
-    asked: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = make_plan.make_plan(storage=str(tmp_path / "here"), recipe=asked.recipe)
-    expected = ingested(here, tmp_path / "mirror", InProcessRunner())
-    (tmp_path / "readers").mkdir()
-    monkeypatch.setenv(pets.READERS, str(tmp_path / "readers"))
-    monkeypatch.setattr("tasks.ingest.MAX_IN_PROCESS_BYTES", 0)
-    made = ingested(asked, tmp_path / "mirror", ByHand())
-    assert made.files == expected.files
-    readers = [path.name.split(" ", 1) for path in (tmp_path / "readers").iterdir()]
-    for shard in pets.ROWS:
-        tasks = {task for task, names in readers if names == f"test {shard}.bin train {shard}.bin"}
-        assert len(tasks) == 2, "one counts the rows, one writes them"
-    assert len({task for task, _ in readers}) == len(readers) == 6
 
 
 @pytest.mark.parametrize(
@@ -142,5 +102,5 @@ def test_rows_are_read_one_part_at_a_time(tmp_path: Path) -> None:
     train = next(source.read(tmp_path))
     assert isinstance(train.images, np.memmap)
     noted = dataclasses.replace(train, images=train.images.view(Noted))
-    write_split(source, DatasetURI(f"{tmp_path}/cifar10-0123456789ab"), noted, threads=1)
-    assert asked_for == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    write_split(source, DatasetURI(f"{tmp_path}/cifar10-0123456789ab"), noted)
+    assert sorted(asked_for) == [(0, 10), (10, 20), (20, 30), (30, 40)]
