@@ -21,9 +21,10 @@ from tasks.runners.runner import expecting_result, job_prefix
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
-_POLL_S, _AGAIN_S = 0.5, 2.0
-_SILENCE_S = 60
-"""Seconds without a line in a job's log after which Ray is asked about the job, and the log is attached to again."""
+_POLL_S = 0.5
+"""Seconds between two questions about a job."""
+_READ_PER_S = 2**20
+"""Characters of logs to read per second: each question returns the whole log, so a long one is read less often."""
 _FLOW_RUN = "flow_run"
 """Key in a job's metadata with the id of the flow run that submitted it."""
 
@@ -44,7 +45,7 @@ class ClusterRunner:
         with expecting_result(spec), self._stopping(job_prefix(stage, spec)):
             job = self._job(stage, spec)
             logger().info("%s: job %s, in Ray's dashboard %s/#/jobs/%s", stage, job, redact(self._address), job)
-            self._follow(job, stage, spec, until)
+            self._follow(job, spec, until)
 
     @contextlib.contextmanager
     def _answering(self) -> "Iterator[JobSubmissionClient]":
@@ -102,47 +103,30 @@ class ClusterRunner:
                         logger().warning(text, name, name)
             raise
 
-    def _follow(self, job: str, stage: str, spec: JobSpec, until: float) -> None:
+    def _follow(self, job: str, spec: JobSpec, until: float) -> None:
         """Follow the job until it has succeeded; raise its error if it failed."""
         follower, read = Follower(), 0
         while True:
-            read = self._read_live(follower, job, read, until)
             with self._answering() as client:
-                status = client.get_job_status(job)
-            if status.is_terminal():
+                info = client.get_job_info(job)
+            log, ended = self._log(job), info.status.is_terminal()
+            follower.feed(log[read:], ended=ended)
+            read = max(read, len(log))
+            if ended:
                 break
             if time.monotonic() > until:
                 limit = f"{spec.deadline_s:.0f} s"
                 raise DeadlineExceeded(f"job {job} is not done within {limit}; use a longer --stage-timeout")
-            time.sleep(_AGAIN_S)
-        self._read_rest(follower, job, read)
-        if status != "SUCCEEDED":
-            raise follower.error(f"job {job} ended {status}{self._reason(job)}")
+            time.sleep(_POLL_S + read / _READ_PER_S)
+        if info.status != "SUCCEEDED":
+            reason = (info.message or "").partition("\n")[0]
+            raise follower.error(": ".join(filter(None, [f"job {job} ended {info.status}", reason])))
 
-    def _read_live(self, follower: Follower, job: str, read: int, until: float) -> int:
-        """Pass on the log beyond its first `read` characters until it ends or falls silent; return its new length."""
-        heard_at = time.monotonic()
-        with contextlib.closing(jobs_api.tail_log(self._client(), job, skip=read, limit_s=_POLL_S)) as texts:
-            for text in texts:
-                follower.feed(text)
-                read, now = read + len(text), time.monotonic()
-                heard_at = now if text else heard_at
-                if now - heard_at > _SILENCE_S or now > until:
-                    break
-        return read
-
-    def _reason(self, job: str) -> str:
+    def _log(self, job: str) -> str:
+        """Return the job's log so far; empty if the node of its driver does not answer now."""
         with contextlib.suppress(OSError, RuntimeError):
-            message = self._client().get_job_info(job).message or ""
-            return ": " + message.partition("\n")[0]
+            return str(self._client().get_job_logs(job))
         return ""
-
-    def _read_rest(self, follower: Follower, job: str, read: int) -> None:
-        """Read what the log has beyond its first `read` characters."""
-        try:
-            follower.feed(self._client().get_job_logs(job)[read:], ended=True)
-        except (OSError, RuntimeError) as error:
-            logger().warning("the end of the log of job %s cannot be read: %s", job, redact_text(str(error)))
 
 
 def _jobs(client: "JobSubmissionClient", prefix: str) -> "dict[str, JobDetails]":

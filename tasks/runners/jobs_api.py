@@ -1,17 +1,14 @@
-"""Ray's Jobs API: a client, logs as they grow, short jobs, and the environment of jobs."""
+"""Ray's Jobs API: a client, short jobs, and the environment of jobs."""
 
-import asyncio
 import contextlib
 import json
 import logging
 import os
-import queue
 import re
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,51 +52,9 @@ def connect(address: str) -> "JobSubmissionClient":
                 raise ConnectionError(f"HTTP {answer.status_code}: {answer.text[:200]}")
             return answer
 
-    # They log every package that is uploaded with a job, and every connection to its log that ends.
-    for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
+    for name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # they log every package that is uploaded with a job
         logging.getLogger(name).setLevel(logging.WARNING)
     return Client(address)
-
-
-def tail_log(client: "JobSubmissionClient", job: str, *, skip: int, limit_s: float) -> Generator[str, None, None]:
-    """Yield a job's log after its first `skip` characters until the job or the connection ends.
-
-    An empty text after each `limit_s` seconds without any. Another thread receives, so that a signal interrupts whoever
-    waits for the text.
-    """
-    texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    loop = asyncio.new_event_loop()
-
-    async def receive() -> None:
-        left = skip
-        try:
-            async for text in client.tail_job_logs(job):  # from the log's beginning
-                if text[left:]:
-                    texts.put(text[left:])
-                left = max(0, left - len(text))
-        except Exception as error:  # the job's status says whether it goes on
-            logging.getLogger("pipeline").debug("the log of job %s ends: %s", job, error)
-
-    def run() -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            loop.run_until_complete(receiving)
-        loop.close()
-        texts.put(None)
-
-    receiving = loop.create_task(receive())
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        while True:
-            try:
-                text = texts.get(timeout=limit_s)
-            except queue.Empty:
-                text = ""
-            if text is None:
-                return
-            yield text
-    finally:
-        with contextlib.suppress(RuntimeError):  # it has ended already
-            loop.call_soon_threadsafe(receiving.cancel)
 
 
 def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float) -> Any:
