@@ -14,7 +14,7 @@ from tasks.learning.recipes import Recipe
 from tasks.planning.durations import parse_duration
 from tasks.resources import capacity, machine, scaling
 from tasks.resources.scaling import ANY, Needs, Workers
-from tasks.runners.node_checks import check_nodes
+from tasks.runners.nodes import check_nodes
 
 if TYPE_CHECKING:
     from tasks.planning.data_summary import Summary

@@ -28,23 +28,27 @@ def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) 
         ValueError: This machine cannot provide them, or RAY_ADDRESS is wrong; says what was asked for and what exists.
     """
     machine.cores_asked(workers)
-    address = cluster_address()
-    if not address or workers == 0:
+    address = cluster_address() if workers != 0 else ""
+    if not address:
         _check_gpus_here(workers, needs)
     if workers == 0:
         return "not used: the work runs in this process"
-    return _of_cluster(address, workers, needs) if address else _of_this_machine(workers, needs)
-
-
-def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) -> str:
-    nodes = scaling.usable(nodes_of(address))
-    have = f"{redact(address)}: {scaling.counted(nodes)}; "
+    cores = machine.cores()
+    nodes = scaling.usable(nodes_of(address)) if address else [_this_machine(cores)]
+    has = f"{redact(address)}: {scaling.counted(nodes)}" if address else f"local, {count(cores, 'core')}"
     try:
-        scale = scaling.resolve(workers, threads=None, nodes=nodes, needs=needs)
+        scale = scaling.resolve(workers, threads=None if address else cores, nodes=nodes, needs=needs)
     except ValueError as error:
-        return have + _warned(f"each stage waits for the cluster to add nodes: {error}")
-    each = f"{'1 GPU and ' if scale.use_gpu else ''}{count(scale.cpus, 'CPU')} each"
-    return f"{have}{count(scale.workers, 'worker')} with {each}"
+        if not address:
+            raise
+        return f"{has}; {_warned(f'each stage waits for the cluster to add nodes: {error}')}"
+    each = [*["1 GPU"] * scale.use_gpu, *[count(scale.cpus, "CPU")] * bool(address)]
+    return f"{has}; {count(scale.workers, 'worker')}" + (f" with {' and '.join(each)} each" if each else "")
+
+
+def _this_machine(cores: int) -> dict[str, float]:
+    """Return what a local Ray counts."""
+    return {"CPU": cores + SPARE_CPUS, "GPU": len(machine.gpus())}
 
 
 @functools.cache
@@ -52,25 +56,6 @@ def _warned(text: str) -> str:
     """Show `text` as a warning, once per process: on a cluster that adds no nodes, the run will fail."""
     terminal.show(f"WARNING: {text}", sys.stderr)
     return text
-
-
-def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
-    cores, gpus = machine.cores(), 0 if needs.device == "cpu" else len(machine.gpus())
-    if gpus and (workers or 1) > gpus:
-        raise ValueError(
-            f"--workers must be at most the number of GPUs of this machine, {gpus}, got {workers}; for more, set "
-            f"RAY_ADDRESS to a cluster, or {devices.CPU_ADVICE}"
-        )
-    if gpus and not needs.cpus:  # they share the CPUs
-        return f"local, {count(cores, 'core')}, {count(gpus, 'GPU')}, at most {count(gpus, 'worker')}"
-    most = int((cores + SPARE_CPUS - 1) // (needs.cpus or 1))
-    if (workers or 1) > most:
-        each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""
-        raise ValueError(
-            f"--workers {each}must be at most {most} on this machine, got {workers or 1}; for more, set RAY_ADDRESS "
-            "to a cluster"
-        )
-    return f"local, {count(cores, 'core')}, at most {count(most, 'worker')}"
 
 
 def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:

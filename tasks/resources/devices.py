@@ -3,6 +3,7 @@
 `python -m tasks.resources.devices` prints that reason; nothing if torch can use the GPUs of this machine.
 """
 
+import functools
 import os
 import shlex
 import shutil
@@ -79,6 +80,7 @@ def trouble(number: int | None = None) -> str | None:
     return None
 
 
+@functools.cache
 def trouble_in_child() -> str | None:
     """Return what `trouble` says in a child process, so that this one neither imports torch nor loads CUDA."""
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

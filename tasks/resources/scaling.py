@@ -103,12 +103,16 @@ def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources]
     is_local = threads is not None
     automatic = min(most, most_gpus_fed(needs.batch_size)) if use_gpu else 1 if is_local else len(places)
     number = workers or max(1, automatic)
+    here = "; for more, set RAY_ADDRESS to a cluster" if is_local else ""
     if use_gpu and number > (gpus := num_gpus(*places)):
-        raise ValueError(f"--workers must be at most the number of GPUs, {gpus}, got {number}; or {CPU_ADVICE}")
+        whose = " of this machine" if is_local else ""
+        limit = f"at most the number of GPUs{whose}, {gpus}, got {number}{here}"
+        raise ValueError(f"--workers must be {limit}{',' if here else ';'} or {CPU_ADVICE}")
     if number > most:
         each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""
-        limit = f"at most {max(0, most)} on a cluster with {count(cpus(nodes), 'CPU')}"
-        raise ValueError(f"--workers {each}must be {limit}, got {number}; one CPU of the cluster stays free")
+        where = "this machine" if is_local else f"a cluster with {count(cpus(nodes), 'CPU')}"
+        why = here or "; one CPU of the cluster stays free"
+        raise ValueError(f"--workers {each}must be at most {max(0, most)} on {where}, got {number}{why}")
     per_node = max(min(num_gpus(node), number) for node in places) if use_gpu else -(-number // len(places))
     cpus_each = needs.cpus or (_share_beside_gpus(places) if use_gpu else _share(places, per_node))
     if threads is not None:

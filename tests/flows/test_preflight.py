@@ -12,14 +12,12 @@ import pytest
 
 from flows.cli import app
 from storage.uri import Root
-from tasks.jobs.nodes import Node
 from tasks.resources import capacity
-from tasks.runners import node_checks
+from tasks.runners import nodes
 from tests import mirrors
 from tests.image_folder import write_folder
 from tests.runs import no_flow
 
-VERSIONS: dict[str, str | None] = {"Python": "3.11", "Ray": "2.60.0", "torch": "2.14.1", "code": None}
 ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "model", "disk", "nodes", "Prefect"]
 
 
@@ -223,27 +221,16 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
             assert "401" in check(refused=("Prefect",))["Prefect"][1]
 
 
-@pytest.mark.parametrize(
-    ("changes", "trouble", "says"),
-    [
-        (
-            {"Ray": "2.59.0"},
-            None,
-            "node b: Ray 2.59.0, this process: 2.60.0; install the versions of requirements.lock",
-        ),
-        ({"code": "0123456789ab"}, None, "node b: code 0123456789ab, this process: None; start Ray there without a co"),
-        ({}, "sees another folder at /x", "node b sees another folder at /x; use s3://bucket/prefix or a shared "),
-    ],
-)
-def test_a_node_that_cannot_do_the_work_is_told_by_name(
-    changes: dict[str, str | None], trouble: str | None, says: str
-) -> None:
-    answers = (Node(name="a", versions=VERSIONS), Node(name="b", versions=VERSIONS | changes, trouble=trouble))
-    (problem,) = node_checks.find_problems(answers, Root("/x"), this=VERSIONS)
-    assert problem.startswith(says)
+def test_a_node_that_cannot_do_the_work_says_why(tmp_path: Path) -> None:
+    probe = Root(str(tmp_path)).child("_probe-1")
+    lock, copy = nodes.look(probe, "b", nodes.versions() | {"Ray": "2.59.0", "code": "0123456789ab"})[1:]
+    assert "this process: 2.59.0; install the versions of requirements.lock" in lock
+    assert "this process: 0123456789ab; start Ray there without a copy" in copy
+    advice = "use s3://bucket/prefix or a shared file system"
+    assert nodes.look(probe, "b", nodes.versions()) == [f" sees another folder at {tmp_path}; {advice}"]
 
 
 def test_a_run_without_ray_asks_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
-    assert node_checks.check_nodes(Root(str(tmp_path)), 0) == "only this machine"
+    assert nodes.check_nodes(Root(str(tmp_path)), 0) == "only this machine"
     assert capacity.check_workers(0) == "not used: the work runs in this process"

@@ -54,7 +54,7 @@ class TestThisMachine:
         )
         with pytest.raises(ValueError, match=told):
             capacity.check_workers(8)
-        assert capacity.check_workers(2) == "local, 16 cores, 2 GPUs, at most 2 workers"
+        assert capacity.check_workers(2) == "local, 16 cores; 2 workers with 1 GPU each"
 
     @pytest.mark.parametrize(
         ("workers", "told"),
