@@ -25,10 +25,6 @@ _CHATTER = re.compile(
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _WARNING = re.compile(r"\bWARNING\b|Warning: |\bERROR\b")
 
-_LINES_PER_S = 10.0
-"""Average number of a job's lines to pass on per second; the rest is only counted: Prefect stores every line."""
-_BURST = 200
-"""Number of lines that may be passed on in one burst."""
 _TELL_EVERY_S = 10.0
 """Seconds between lines of progress at level INFO; progress in between is logged at level DEBUG."""
 
@@ -40,7 +36,6 @@ class Follower:
         self._rest = ""  # an incomplete line
         self._error: JobFailed | None = None
         self._last: list[str] = []
-        self._allowed, self._counted_at, self._left_out = float(_BURST), time.monotonic(), 0
         self._last_info_at = float("-inf")
 
     def feed(self, text: str, *, ended: bool = False) -> None:
@@ -50,8 +45,6 @@ class Follower:
         self._rest = text[end:]
         for line in text[:end].splitlines():
             self.line(_ANSI.sub("", line))
-        if ended:
-            self._tell_left_out()
 
     def error(self, otherwise: str) -> JobFailed:
         """Return the error that ended the job, `otherwise` if it named none; in that case log its last lines."""
@@ -73,41 +66,20 @@ class Follower:
             logger().debug("%s", line)
         else:
             self._last = [*self._last[-29:], line]
-            self._pass_on(line)
+            level = logging.WARNING if _WARNING.search(line) else logging.INFO
+            logger().log(level, "%s", line, extra={"job": True})
 
     def _progress(self, content: dict[str, Any]) -> None:
-        text = format_progress(content)
+        done, note = f"{content['done']:,}/{content['total']:,}", content["note"]
+        text = f"epoch {done}: {note}" if content["what"] == EPOCHS else f"{content['what']} {done} {note}"
         # Steps end with their epoch, which has a line of its own.
         always = content["what"] == EPOCHS or (content["done"] == content["total"] and not content["epoch"])
         due = time.monotonic() - self._last_info_at > _TELL_EVERY_S
         if due and not always:
             self._last_info_at = time.monotonic()
-        logger().log(logging.INFO if due or always else logging.DEBUG, "%s", text, extra={"progress": content})
-
-    def _pass_on(self, line: str) -> None:
-        now = time.monotonic()
-        self._allowed = min(_BURST, self._allowed + (now - self._counted_at) * _LINES_PER_S)
-        self._counted_at = now
-        if self._allowed < 1:
-            self._left_out += 1
-            return
-        self._allowed -= 1
-        self._tell_left_out()
-        level = logging.WARNING if _WARNING.search(line) else logging.INFO
-        logger().log(level, "%s", line, extra={"job": True})
-
-    def _tell_left_out(self) -> None:
-        if self._left_out:
-            text = "%d log lines omitted: the job printed more than ten per second"
-            logger().warning(text, self._left_out, extra={"job": True})
-            self._left_out = 0
-
-
-def format_progress(content: dict[str, Any]) -> str:
-    """Return a line of progress in words."""
-    done, note = f"{content['done']:,}/{content['total']:,}", content["note"]
-    text = f"epoch {done}: {note}" if content["what"] == EPOCHS else f"{content['what']} {done} {note}"
-    return text.rstrip(": ")
+        logger().log(
+            logging.INFO if due or always else logging.DEBUG, "%s", text.rstrip(": "), extra={"progress": content}
+        )
 
 
 def _json_after(marker: str, line: str) -> Any:

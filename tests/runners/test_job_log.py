@@ -1,4 +1,4 @@
-"""A job's log becomes log records: in order, without chatter, and never a flood."""
+"""A job's log becomes log records: in order and without chatter."""
 
 import json
 import logging
@@ -37,24 +37,12 @@ def test_what_workers_print_is_told_between_the_progress_in_order(caplog: pytest
     assert _followed(log, caplog) == [f"{_WORKER} before", "steps 8/80", f"{_OTHER} hello"]
 
 
-def test_lines_above_the_rate_limit_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    told = _followed("".join(f"line {number}\n" for number in range(5000)), caplog)
-    passed = [line for line in told if line.startswith("line ")]
-    cut = [int(line.split()[0]) for line in told if "omitted" in line]
-    assert 200 <= len(passed) < 400
-    assert len(passed) + sum(cut) == 5000
-
-
-def test_a_limit_of_lines_drops_steps_and_what_is_printed_but_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
-    flood = "".join(f"{_WORKER} line {number}\n" for number in range(50))
+def test_every_epoch_has_its_line_and_steps_in_between_have_few(caplog: pytest.LogCaptureFixture) -> None:
     log = "".join(
-        flood + "".join(_progress(step, epoch=epoch) for step in range(1, 81)) + _epoch(epoch, "loss")
-        for epoch in range(1, 81)
+        "".join(_progress(step, epoch=epoch) for step in range(1, 81)) + _epoch(epoch, "loss") for epoch in range(1, 81)
     )
-    told = _followed(log, caplog)
-    assert [line for line in told if line.startswith("epoch ")] == [f"epoch {epoch}/80: loss" for epoch in range(1, 81)]
-    assert len([line for line in told if line.startswith("steps ")]) == 1
-    assert any("log lines omitted" in line for line in told)
+    lines = _followed(log, caplog)
+    assert [line for line in lines if line != "steps 1/80"] == [f"epoch {epoch}/80: loss" for epoch in range(1, 81)]
 
 
 def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatter(
