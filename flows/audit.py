@@ -33,7 +33,7 @@ def run(request: AuditRequest) -> Any:
                 checkpoint = train(prepared, fold.checkpoint, plan.train, runner)
                 predict(checkpoint, prepared, fold.predictions, fold.predict, runner)
         predictions = [fold.predictions for fold in request.folds]
-        audit = find_suspects(predictions, request.audit, request.parameters)
+        audit = find_suspects(predictions, request.audit, plan.timeouts)
         return outcome(summarize_audit(request, rows.read(audit), stages))
 
 

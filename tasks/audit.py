@@ -9,27 +9,22 @@ from storage.uri import URI, AuditURI, PredictionsURI
 from tasks.auditing.rows import Fold, find_suspects, render
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.parameters import AuditParameters
+from tasks.planning.parameters import Timeouts
 
 
 @task(name="audit", **task_options)
-def audit(predictions: Sequence[PredictionsURI], target: AuditURI, parameters: AuditParameters) -> AuditURI:
+def audit(predictions: Sequence[PredictionsURI], target: AuditURI, timeouts: Timeouts) -> AuditURI:
     """Compare labels with out-of-fold probabilities; write a table of suspects, worst first, and a page."""
-    timeout_s = parameters.timeouts.stage_s
     parents: dict[str, URI] = dict(zip(kinds.AUDIT.parents, predictions, strict=False))
-    with stage(
-        "audit", target, kind=kinds.AUDIT, parents=parents, parameters=parameters.values, timeout_s=timeout_s
-    ) as current:
+    with stage("audit", target, kind=kinds.AUDIT, parents=parents, timeout_s=timeouts.stage_s) as current:
         if not current.reused:
-            _write(parents, target, parameters, expected=current.parents)
+            _write(parents, target, expected=current.parents)
     return target
 
 
-def _write(
-    predictions: Mapping[str, URI], target: AuditURI, parameters: AuditParameters, *, expected: Mapping[str, str]
-) -> None:
+def _write(predictions: Mapping[str, URI], target: AuditURI, *, expected: Mapping[str, str]) -> None:
     read = {role: manifest.load(uri) for role, uri in predictions.items()}
-    folds = [Fold(PredictionsURI(uri), parameters.only) for uri in predictions.values()]
+    folds = [Fold(PredictionsURI(uri)) for uri in predictions.values()]
     suspects = find_suspects(folds)
     content = render(suspects, folds).encode()
     commits.commit(
@@ -37,7 +32,7 @@ def _write(
         kind="audit",
         parents={role: read[role].as_parent(uri) for role, uri in predictions.items()},
         expected=expected,
-        parameters=parameters.values,
+        parameters={},
         listed=[
             tables.write_part(target, suspects, split="suspects", index=0),
             commits.write_file(target, "index.html", content, fixed_name=True),

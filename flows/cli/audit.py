@@ -23,7 +23,7 @@ def audit(options: AuditOptions) -> int:
         if checks.recipe.training.start.kind == "champion":
             raise ValueError("start must not be champion in an audit: that model was trained on these images; omit it")
         checked = preflight.check_and_plan(run)
-        request = audit_request.resolve(checked.plan, folds=options.folds, is_fast=options.fast, only=options.split)
+        request = audit_request.resolve(checked.plan, folds=options.folds, is_fast=options.fast)
         start_ray = options.workers != 0 and request.needs_ray
         if start_ray:
             preflight.check_disk_and_nodes(request.plan.root, options.workers, checked.needs)
@@ -57,7 +57,7 @@ def audit(options: AuditOptions) -> int:
 def _as_run(options: AuditOptions) -> RunOptions:
     """Return the options of the run whose plan the trainings of the audit are derived from."""
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    for own in ("folds", "fast", "split", "csv", "copy_to"):
+    for own in ("folds", "fast", "csv", "copy_to"):
         del values[own]
     if options.data in sources.known():
         values["data"] = None

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -94,10 +94,6 @@ class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
         bool,
         typer.Option(
             "--fast",
-            help="one training, that of `run`, which judges its validation rows, or with --split its test rows",
+            help="one training, that of `run`, which judges its validation rows",
         ),
     ] = False
-    split: Annotated[
-        Literal["test"] | None,
-        typer.Option(help="judge only the images of this split (default: all images)"),
-    ] = None

@@ -46,22 +46,17 @@ Batch = tuple[np.ndarray, np.ndarray]
 
 
 class Fold:
-    """Predictions of one training of an audit, on rows that it was not trained on, and the dataset with these rows.
+    """Predictions of one training of an audit, on rows that it was not trained on, and the dataset with these rows."""
 
-    If `only` is `test`, just the test images among them count.
-    """
-
-    def __init__(self, predictions: PredictionsURI, only: str | None) -> None:
+    def __init__(self, predictions: PredictionsURI) -> None:
         recorded = manifest.load(predictions)
         self.uri, self.split = predictions, str(recorded.parameters["split"])
         self.parts = recorded.split(self.split)
         self.dataset = DatasetURI(recorded.parent("dataset", of=predictions))
         self.prepared = manifest.load(self.dataset)
-        # A fold has rows of both splits, those of train first.
-        of_split = {"train": 0 if self.split == "test" else recorded.rows}
-        self._num_train = self.prepared.statistics.get("fold_rows", of_split)["train"]
-        self.first = self._num_train if only == "test" else 0
-        self.num_rows = recorded.rows - self.first
+        self.num_rows = recorded.rows
+        # A fold has rows of both splits, those of train first; validation rows are all of train.
+        self._num_train = self.prepared.statistics.get("fold_rows", {"train": recorded.rows})["train"]
         self.raw = DatasetURI(self.prepared.parent("raw", of=self.dataset))
         self.classes = images.classes_of(self.prepared.columns["metadata"])
         columns = recorded.columns["columns"]
@@ -69,11 +64,9 @@ class Fold:
         assert self._columns[1:] == [f"{_PREFIX}{name}" for name in self.classes]
 
     def batches(self) -> Iterator[Batch]:
-        """Yield labels and probabilities of the rows from `first` on, part by part."""
-        left_out = self.first
+        """Yield labels and probabilities, part by part."""
         for part in self.parts:
-            table = tables.read_part(self.uri, part, columns=self._columns).slice(left_out)
-            left_out = max(0, left_out - (part.rows or 0))
+            table = tables.read_part(self.uri, part, columns=self._columns)
             yield table["label"].to_numpy(), np.stack([table[name].to_numpy() for name in self._columns[1:]], axis=1)
 
     def places(self, positions: pd.Series) -> pd.DataFrame:
@@ -124,7 +117,7 @@ def _fit(folds: Sequence[Fold], *, step: int) -> LabelNoise:
 
 def _worst(fold: Fold, number: int, noise: LabelNoise, *, count: int) -> pd.DataFrame:
     """Return the `count` rows with the least probable labels."""
-    frames, first = [], fold.first
+    frames, first = [], 0
     for labels, predicted in fold.batches():
         probabilities, everyone = noise.tempered(predicted), np.arange(len(labels))
         of_label = probabilities[everyone, labels]

@@ -7,7 +7,7 @@ from storage import kinds
 from storage.uri import URI, AuditURI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.planning import warm_start
 from tasks.planning.data_option import find_files, is_needed
-from tasks.planning.parameters import AuditParameters, DownloadParameters, PredictParameters, PreprocessParameters
+from tasks.planning.parameters import DownloadParameters, PredictParameters, PreprocessParameters
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import Result, find_predictions, find_result, read
 
@@ -31,7 +31,6 @@ class AuditRequest:
     """Plan of a run on the same data, whose raw dataset and settings are those of the audit."""
     folds: tuple[Fold, ...]
     audit: AuditURI
-    parameters: AuditParameters
     download: DownloadParameters
     uses: tuple[URI, ...]
     is_done: bool
@@ -39,23 +38,15 @@ class AuditRequest:
     needs_ray: bool
 
 
-def resolve(plan: Plan, *, folds: int, is_fast: bool, only: str | None) -> AuditRequest:
-    """Derive the trainings from `plan`: one for each of `folds`; if `is_fast` only its own.
-
-    The latter judges validation rows, or those of the split `only`. Folds judge all rows, or those of `only`.
-    """
+def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
+    """Derive the trainings from `plan`: one for each of `folds`, or if `is_fast` its own, which judges validation."""
     raw = read(plan.raw)
     weights = warm_start.initial_weights(plan.recipe)
     stored = find_files(plan.root, weights) if weights else None
-    parameters = AuditParameters(only=only, timeouts=plan.timeouts)
-    planned = (
-        [_of_run(plan, only or "validation")]
-        if is_fast
-        else [_fold(plan, raw, stored, number, folds) for number in range(folds)]
-    )
+    planned = [_of_run(plan)] if is_fast else [_fold(plan, raw, stored, number, folds) for number in range(folds)]
     predictions = [read(fold.predictions) for fold in planned]
     name = plan.checkpoint.name.rpartition("-")[0]
-    audit = find_result(kinds.AUDIT, plan.root, name=name, parents=predictions, parameters=parameters.values)
+    audit = find_result(kinds.AUDIT, plan.root, name=name, parents=predictions, parameters={})
     checkpoints = [read(fold.checkpoint) for fold in planned]
     is_downloaded = not stored or not any(is_needed(stored.uri, child=checkpoint) for checkpoint in checkpoints)
     uses: list[URI | None] = [plan.files, plan.raw, plan.weights, audit.uri]
@@ -64,7 +55,6 @@ def resolve(plan: Plan, *, folds: int, is_fast: bool, only: str | None) -> Audit
         plan=plan,
         folds=tuple(planned),
         audit=audit.uri,
-        parameters=parameters,
         download=dataclasses.replace(plan.download, weights=None if is_downloaded else weights),
         uses=tuple(uri for uri in uses if uri is not None),
         is_done=audit.manifest is not None,
@@ -72,14 +62,14 @@ def resolve(plan: Plan, *, folds: int, is_fast: bool, only: str | None) -> Audit
     )
 
 
-def _of_run(plan: Plan, split: str) -> Fold:
-    predictions = find_predictions(plan.root, read(plan.checkpoint), read(plan.prepared), split=split)
+def _of_run(plan: Plan) -> Fold:
+    predictions = find_predictions(plan.root, read(plan.checkpoint), read(plan.prepared), split="validation")
     return Fold(
         prepared=plan.prepared,
         preprocess=plan.preprocess,
         checkpoint=plan.checkpoint,
         predictions=predictions.uri,
-        predict=dataclasses.replace(plan.predict, split=split),
+        predict=dataclasses.replace(plan.predict, split="validation"),
     )
 
 

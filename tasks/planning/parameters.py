@@ -132,17 +132,3 @@ class ReportParameters:
     register_as: str | None = None
     """Registered model that the user named; None: the default one of the data."""
     timeouts: Timeouts = Timeouts()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AuditParameters:
-    """How `audit` makes a table of suspects."""
-
-    only: str | None = None
-    """Split whose images are judged; None: all."""
-    timeouts: Timeouts = Timeouts()
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Part of the fingerprint."""
-        return {"split": self.only} if self.only else {}

@@ -92,7 +92,7 @@ def test_every_image_is_judged_once_by_a_model_that_did_not_see_it(audited: dict
     assert audited["rows"] == raw.rows == 120
     judged: list[tuple[str, int]] = []
     for uri in audited["uris"]["predictions"]:
-        fold = Fold(PredictionsURI(uri), None)
+        fold = Fold(PredictionsURI(uri))
         rows = fold.places(pd.Series(range(sum(part.rows or 0 for part in fold.parts))))
         judged += zip(rows["split"], rows["id"], strict=True)
         digests = row_digests.read(fold.dataset).to_pandas()
@@ -156,9 +156,8 @@ def test_rows_of_parquet_files_on_s3_are_named_by_file_and_row(
         sink = io.BytesIO()
         pq.write_table(pa.table({"image": contents, "label": list(map(str, given))}), sink)
         files.put(root.child(f"photos/{split}.parquet"), sink.getvalue())
-    words = ("--fast", "--split", "test", "--copy-to", str(tmp_path / "copies"))
-    document = command(root.child("photos"), root.child("root"), *words)
-    assert document["rows"] == 12, "only test images are judged on request"
+    document = command(root.child("photos"), root.child("root"), "--folds", "2", "--copy-to", str(tmp_path / "copies"))
+    assert document["rows"] == 72
     first = document["suspects"][0]
     assert (first["file"], first["row"], first["given"], first["likely"]) == ("test.parquet", 5, "0", "1")
     copy, *_ = sorted((tmp_path / "copies").iterdir())
