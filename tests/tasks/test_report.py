@@ -45,7 +45,7 @@ def test_lineage_has_dates_and_no_credentials_and_the_summary_shows_names_litera
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
     _, *made, report = data.lineage
     assert [step.facts[0][0] for step in made] == ["created (UTC)"] * len(made) != []
-    assert report.facts[0] == ("decided (UTC)", decided.strftime("%Y-%m-%d %H:%M"))
+    assert report.facts[0] == ("created (UTC)", decided.strftime("%Y-%m-%d %H:%M"))
     assert (made[4].title, made[4].uri) == ("Predictions", plan.predictions)
     for shown in (str(data.lineage), str(summarize(plan, plan.files, [], decision, target))):
         assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown

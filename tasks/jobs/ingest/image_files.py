@@ -85,7 +85,7 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     beside = []
     if not spec.is_new:
         beside = [thumbnail_parts.write(spec.target, decoded, split=piece["split"], index=piece["part"])]
-    return user_files.written(piece["split"], [part, *beside], decoded, labels, sources, problems)
+    return user_files.written(piece["split"], [part, *beside], labels, sources, problems)
 
 
 def _are_grouped(spec: IngestSpec) -> bool:

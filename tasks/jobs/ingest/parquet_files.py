@@ -94,7 +94,6 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     size, _, channels = user_files.shape_of(spec)
     parts: list[File] = []
     beside: list[File] = []
-    decoded: list[Decoded | None] = []
     labels: list[int | None] = []
     problems: dict[str, str] = {}
     bounds = images.part_bounds(piece["rows"], piece["parts"]) if piece["parts"] else []
@@ -112,13 +111,12 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
             parts.append(tables.write_part(spec.target, table, split=file.split, index=index))
             if not spec.is_new:
                 beside.append(thumbnail_parts.write(spec.target, some, split=file.split, index=index))
-            decoded += [image and dataclasses.replace(image, pixels=b"", thumbnail=b"") for image in some]
             labels += its
             problems |= {f"{file.path} row {start + row}": why for row, why in enumerate(wrong) if why}
     facts = {"split": file.split, "first_id": piece["first"], "rows": piece["rows"], "path": file.path}
     facts |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
     facts |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
-    return user_files.written(file.split, [*parts, *beside], decoded, labels, [facts], problems)
+    return user_files.written(file.split, [*parts, *beside], labels, [facts], problems)
 
 
 def _image(

@@ -96,22 +96,17 @@ def to_table(
 def written(
     split: str,
     parts: Sequence[File],
-    decoded: Sequence[Decoded | None],
     labels: Sequence[int | None],
     sources: Sequence[dict[str, Any]],
     problems: Mapping[str, str],
 ) -> Piece:
-    """Describe a written piece: its parts, statistics of the original images, and the `problems` of unreadable ones.
+    """Describe a written piece: its parts, rows of each class, and the `problems` of unreadable ones.
 
     The problem of an image that is not there at all is `pieces.MISSING`.
     """
-    readable = [image for image in decoded if image is not None]
     return pieces.written(
         parts,
         {split: Counter(label for label in labels if label is not None)},
-        widths=_range([image.width for image in readable]),
-        heights=_range([image.height for image in readable]),
-        modes=dict(Counter(image.mode for image in readable)),
         unlabelled=labels.count(None),
         sources=[[source[name] for name in COLUMNS] for source in sources],
         unreadable=[f"{name} ({problem})" for name, problem in itertools.islice(problems.items(), _SHOWN)],
@@ -121,8 +116,11 @@ def written(
 
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
     """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be read."""
-    summary = _found(done, spec.source)
     columns = {name: [row[at] for piece in done for row in piece["sources"]] for at, name in enumerate(COLUMNS)}
+    unreadable, named = sum(columns["unreadable"]), [name for piece in done for name in piece["unreadable"]][:_SHOWN]
+    if unreadable == sum(columns["rows"]):
+        first = next(iter(named), "there are no images")
+        raise ValueError(f"no image in {spec.source} could be read (first: {first}); use files of a supported format")
     sink = io.BytesIO()
     sources = pa.table({name: columns[name] for name in row_origins.SCHEMA.names}, schema=row_origins.SCHEMA)
     pq.write_table(sources, sink, compression="zstd")
@@ -130,12 +128,11 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     name = f"{len(sources):,} files, listed in {table.path}"
     statistics = {
         "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
-        "found": summary,
         "left_out": spec.left_out,
         "unreadable": {
-            "count": sum(columns["unreadable"]),
+            "count": unreadable,
             "missing": sum(piece["missing"] for piece in done),
-            "named": [name for piece in done for name in piece["unreadable"]][:_SHOWN],
+            "named": named,
         },
         "unlabelled": sum(piece["unlabelled"] for piece in done),
         "notice": None,
@@ -151,17 +148,3 @@ def describe_unreadable(raw: Manifest) -> str | None:
     names, count = unreadable["named"][:_MAX_IN_MESSAGE], unreadable["count"]
     more = ", ..." if count > len(names) else ""
     return f"{count:,} of {raw.rows:,} images could not be read: {', '.join(names)}{more}"
-
-
-def _range(sides: list[int]) -> list[int]:
-    return [min(sides), max(sides)] if sides else []
-
-
-def _found(done: Sequence[Piece], source: URI) -> dict[str, Any]:
-    """Summarize the original images: smallest and largest width and height, and the count of each pixel format."""
-    modes: Counter[str] = sum((Counter(piece["modes"]) for piece in done), Counter())
-    if not modes:
-        first = next((name for piece in done for name in piece["unreadable"]), "there are no images")
-        raise ValueError(f"no image in {source} could be read (first: {first}); use files of a supported format")
-    sides = {name: _range([side for piece in done for side in piece[name]]) for name in ("widths", "heights")}
-    return {"modes": dict(modes)} | sides

@@ -39,7 +39,6 @@ def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec:
     assert train["path"].tolist()[:2] == ["train/pear/1.gif", "train/Äpfel/bild 0.png"]
     assert train.loc[train["problem"] != "", "path"].tolist() == ["train/Äpfel/bild 1.png"]
     assert train["first_id"].tolist() == list(range(6))
-    assert sum(made.statistics["found"]["modes"].values()) == 6
     why = "not an image in a supported format (PNG, JPEG, BMP, GIF, WEBP, AVIF, TIFF, PPM)"
     assert made.statistics["unreadable"] == {
         "count": 1,
