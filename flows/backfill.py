@@ -30,7 +30,7 @@ def backfill(options: "BackfillOptions", flow_of: "FlowOf") -> int:
         exits.note(f"\nversion {number} of {len(datasets)}: {uri}")
         run = RunOptions(**shared, data=uri, judge_only=True)
         code = exits.guarded(partial(start.run, run, flow_of))
-        if code in (exits.HUNG_UP, exits.INTERRUPTED):
+        if code == exits.INTERRUPTED:
             return code
         failed += [uri] if code else []
     if failed:

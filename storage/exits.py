@@ -7,10 +7,7 @@ import io
 import os
 import re
 import select
-import signal
-import stat
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -20,14 +17,10 @@ from storage import error_policy, terminal
 from storage.process import reach_loopback_directly
 from storage.uri import redact_text
 
-FAILED, INVALID, HUNG_UP, INTERRUPTED = 1, 2, 129, 130
-"""Exit codes: failure, invalid request, terminal closed, Ctrl-C; 0 is success."""
+FAILED, INVALID, INTERRUPTED = 1, 2, 130
+"""Exit codes: failure, invalid request, Ctrl-C; 0 is success."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-class HungUp(KeyboardInterrupt):
-    """The terminal was closed (SIGHUP); cleans up as Ctrl-C does."""
 
 
 def make_app(help: str, *, epilog: str) -> typer.Typer:
@@ -67,13 +60,6 @@ def verbatim(text: str) -> str:
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
-def whole_number(text: str) -> int:
-    """Parse the value of an option: a whole number that is not negative."""
-    if not str(text).isdecimal():
-        raise typer.BadParameter(f"must be a whole number >= 0, got {str(text)!r}")
-    return int(text)
-
-
 def execute(
     app: typer.Typer, words: Sequence[str], *, name: str | None = None, prog: str, hint: Callable[[str], str] = str
 ) -> int:
@@ -109,15 +95,11 @@ def guarded(work: Callable[[], int]) -> int:
     """Run `work` and return its exit code; report a failure or an interruption on stderr, but not a closed pipe."""
     reach_loopback_directly()
     try:
-        with _ending_at_hangup():
-            code = work()
-            sys.stdout.flush()
-            return code
+        code = work()
+        sys.stdout.flush()
+        return code
     except SystemExit as ended:  # from `refuse`
         return ended.code if isinstance(ended.code, int) else FAILED
-    except HungUp:
-        note("The terminal was closed. Run the same command again to resume.")
-        return HUNG_UP
     except KeyboardInterrupt:
         note("Interrupted. Run the same command again to resume.")
         return INTERRUPTED
@@ -143,28 +125,6 @@ def _explain(error: Exception) -> None:
         note("Run the same command again to resume; PIPELINE_TRACEBACK=1 shows the traceback.")
     elif not is_plain:
         note("PIPELINE_TRACEBACK=1 shows the traceback.")
-
-
-@contextlib.contextmanager
-def _ending_at_hangup() -> Iterator[None]:
-    """Raise `HungUp` in the block at SIGHUP, unless it is ignored, as `nohup` makes it, or handled already."""
-    is_default = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-    if not is_default or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def hang_up(*_: object) -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # shell and kernel each send one
-        for output in (1, 2):
-            if stat.S_ISCHR(os.fstat(output).st_mode):  # writing to a terminal that is gone fails
-                os.dup2(os.open(os.devnull, os.O_WRONLY), output)
-        raise HungUp
-
-    signal.signal(signal.SIGHUP, hang_up)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _is_output_closed() -> bool:

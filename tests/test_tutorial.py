@@ -24,7 +24,7 @@ class Terminal:
     """A shell in a checkout with its virtual environment, and the home folder of somebody who starts."""
 
     def __init__(self, folder: Path) -> None:
-        self.checkout, self.home, self.ports = copy_of_checkout(folder / "pipeline"), folder, (free_port(), free_port())
+        self.checkout, self.home, self.port = copy_of_checkout(folder / "pipeline"), folder, free_port()
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.env = {**os.environ, "HOME": str(folder), "PATH": path, "PREFECT_HOME": str(folder / "prefect")}
         self.env.pop("PREFECT_API_URL", None)
@@ -38,7 +38,7 @@ class Terminal:
     def type(self, command: str) -> str:
         """Run a command of the page to its end; return what it printed, without the logs."""
         if variable := re.match(r"export (\w+)=(\S+)", command):
-            self.env[variable[1]] = variable[2].replace("4200", str(self.ports[0]))
+            self.env[variable[1]] = variable[2].replace("4200", str(self.port))
             return ""
         done = subprocess.run(
             ["bash", "-c", command], cwd=self.checkout, env=self.env, capture_output=True, text=True, timeout=_LIMIT_S
@@ -49,9 +49,8 @@ class Terminal:
     def start(self) -> str:
         """Do `make up`, which runs until Ctrl-C; return what it printed until it had started."""
         log = self.home / "up.log"
-        ports = ["--port", str(self.ports[0]), "--reports-port", str(self.ports[1])]
         self.up = subprocess.Popen(
-            [sys.executable, "-m", "flows", "up", *ports],
+            [sys.executable, "-m", "flows", "up", "--port", str(self.port)],
             cwd=self.checkout,
             env=self.env,
             stdout=log.open("wb"),

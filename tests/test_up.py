@@ -31,9 +31,8 @@ class Up(Server):
         folder.mkdir(exist_ok=True)
         home = str(folder / "home")
         self.mark, self.output = f"PREFECT_HOME={home}", folder / f"{len(list(folder.iterdir()))}.log"
-        ports = ["--port", str(port), "--reports-port", str(free_port())]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flows", "up", *ports],
+            [sys.executable, "-m", "flows", "up", "--port", str(port)],
             cwd=CHECKOUT,
             env={**_without_server(), "PREFECT_HOME": home, "PIPELINE_STORAGE": str(folder / "root")},
             stdout=self.output.open("wb"),

@@ -39,7 +39,7 @@ examples:
   python flows/pipeline.py --check ...                         check the setup without running
 
 After an interruption or failure, run the same command again to resume.
-exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 129 terminal closed, 130 interrupted"""
+exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 interrupted"""
 _PREDICT = """
 examples:
   python flows/predict.py --data ~/new-photos --csv table.csv  new images, with the champion
@@ -210,16 +210,14 @@ def taking(options: type[_Options], function: Callable[[_Options], Any]) -> Call
 
 def up(
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(parser=exits.whole_number, metavar="N", help="port of server and UI")] = 4200,
-    reports_port: Annotated[
-        int | None,
-        typer.Option(parser=exits.whole_number, metavar="N", help="port of the reports (default: the one above)"),
-    ] = None,
+    port: Annotated[
+        int, typer.Option(min=1, max=65534, metavar="N", help="port of server and UI; reports get the next one")
+    ] = 4200,
 ) -> int:
     """Start a Prefect server, register the deployments of prefect.yaml and run a worker for them."""
     from flows.server import up
 
-    return up.main(host, port, reports_port or port + 1)
+    return up.main(host, port)
 
 
 def deploy() -> int:

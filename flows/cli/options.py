@@ -7,19 +7,11 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from storage import exits
-from tasks.planning.durations import parse_duration
-
 Text: TypeAlias = str | None
 NONE: Any = ()
 """Default of an option that may be repeated."""
 _OF_COMMAND = ("as_json", "dashboard", "check", "csv")
 """Options of the commands that are no parameters of their flows."""
-
-
-def _parse_time(text: str) -> str:
-    parse_duration(text, option="", minimum_s=0)
-    return text
 
 
 def parse_csv(text: str) -> Path:
@@ -60,7 +52,7 @@ class FlowOptions(StorageOptions):
         int | None,
         typer.Option(
             metavar="N",
-            parser=exits.whole_number,
+            min=0,
             help="number of processes that do the work; 0: only this process, without Ray, so that breakpoints work "
             "(default: one per GPU, in training at most one for each 64 rows of batch_size; without GPUs one, on a "
             "cluster one per node)",
@@ -75,7 +67,7 @@ class FlowOptions(StorageOptions):
         ),
     ] = None
     stage_timeout: Annotated[
-        str, typer.Option(metavar="TIME", parser=_parse_time, help="abort a stage that takes longer: 30s, 10m, 2h, 1d")
+        str, typer.Option(metavar="TIME", help="abort a stage that takes longer: 30s, 10m, 2h, 1d")
     ] = "24h"
     dashboard: Annotated[
         bool,
@@ -115,7 +107,6 @@ class RecipeOptions(FlowOptions):
         str,
         typer.Option(
             metavar="TIME",
-            parser=_parse_time,
             help="restart a training worker without progress for this long; also the longest wait for a cluster to "
             "add nodes",
         ),
@@ -151,7 +142,6 @@ class MirrorOptions:
         str,
         typer.Option(
             metavar="TIME",
-            parser=_parse_time,
             help="how long to retry if no mirror can be reached; 0s: refuse the run",
         ),
     ] = "0s"

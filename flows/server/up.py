@@ -21,10 +21,10 @@ _LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
 """Keeps the leases of running flow runs in PREFECT_HOME; with Prefect's default a restarted server crashes the runs."""
 
 
-def main(host: str, port: int, reports_port: int) -> int:
+def main(host: str, port: int) -> int:
     """Run until Ctrl-C and return 0; return 1 if the server or worker stops; exit with 2 for an invalid request."""
     with refused_if_invalid():
-        _check(host, port, reports_port)
+        _check(host, port)
     url = _name_server(host, port)
     print(f"starting Prefect's server on {url}", flush=True)
     from flows.server import deploy, report_server
@@ -45,7 +45,7 @@ def main(host: str, port: int, reports_port: int) -> int:
         with contextlib.ExitStack() as stack:
             reports = _NOT_SERVED
             if host in _LOOPBACK:
-                reports = f"{stack.enter_context(report_server.serving(root, reports_port))} ({root})"
+                reports = f"{stack.enter_context(report_server.serving(root, port + 1))} ({root})"
             worker = stack.enter_context(_worker())
             print(_READY.format(ui=f"http://{host}:{port}", url=url, reports=reports), flush=True)
             _watch(server, worker)
@@ -134,20 +134,17 @@ def _watch(server: Child, worker: Child) -> None:
     raise RuntimeError(f"the {name} stopped unexpectedly; its output:\n{ended.output()[-3000:]}")
 
 
-def _check(host: str, port: int, reports_port: int) -> None:
+def _check(host: str, port: int) -> None:
     """Raise `ValueError` if this process cannot or must not listen there."""
     if host not in _LOOPBACK and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         raise ValueError(
             f"--host {host!r} is reachable from other machines: set PREFECT_SERVER_API_AUTH_STRING=user:password first"
         )
-    for option, address, number in (("--port", host, port), ("--reports-port", "127.0.0.1", reports_port)):
-        if not 0 < number < 65536:
-            raise ValueError(f"{option} must be 1 to 65535, got {number}")
+    for address, number in ((host, port), ("127.0.0.1", port + 1)):
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((address, number))
             except OSError as error:
-                raise ValueError(
-                    f"{option} {number} cannot be used on {address!r}: {error.strerror}; choose another"
-                ) from None
+                trouble = f"{number} cannot be used on {address!r}: {error.strerror}"
+                raise ValueError(f"--port {trouble}; choose another (reports get the next one)") from None

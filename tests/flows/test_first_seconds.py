@@ -122,12 +122,9 @@ def test_a_home_that_cannot_be_written_to_is_refused_by_name(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_closed_terminal_ends_a_run_with_a_line_and_everything_that_it_started(tmp_path: Path, home: Path) -> None:
+def test_a_closed_terminal_ends_a_run_and_everything_that_it_started(tmp_path: Path, home: Path) -> None:
     run = start(tmp_path, seconds=600, PREFECT_HOME=str(home))
     assert run.stdout is not None and run.stdout.readline() == "begun\n"
-    for _ in range(2):  # the shell and the kernel each send one
-        run.send_signal(signal.SIGHUP)
-    _, errors = run.communicate(timeout=60)
-    assert run.returncode == 129, errors
-    assert errors.splitlines()[-1] == "The terminal was closed. Run the same command again to resume."
+    run.send_signal(signal.SIGHUP)
+    assert run.wait(60) == -signal.SIGHUP
     await_that(lambda: not processes_with(f"PREFECT_HOME={home}"), limit_s=30)
