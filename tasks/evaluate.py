@@ -68,9 +68,6 @@ def write_evaluation(
         "slices": slices.find(row_facts.of_test_rows(dataset, ids, names), labels, is_right),
         "worst": metrics.worst(ids, labels, answers, confidence, count=40),
     }
-    if (temperature := predicted.statistics["temperature"]) != 1:
-        before = metrics.before_temperature(probabilities, temperature).max(1)
-        content["uncalibrated"] = metrics.calibration(is_right, before)
     commits.commit(
         target,
         kind="evaluation",

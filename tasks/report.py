@@ -43,7 +43,7 @@ def report(
             worst = [row["id"] for row in read_evaluation(evaluation)["worst"]]
             data = dataclasses.replace(
                 data,
-                **pictures.of_test_rows(predictions, worst=worst),
+                **pictures.of_mistakes(predictions, worst=worst),
                 **pictures.of_data(DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))),
                 **against_champion(checkpoint, evaluation, decision, parameters),
             )
@@ -119,7 +119,6 @@ def gather(
         per_class=evaluated["per_class"],
         confusion=evaluated["confusion"],
         calibration=evaluated["calibration"],
-        uncalibrated=evaluated.get("uncalibrated"),
         temperature=predicted.statistics["temperature"],
         coverage=evaluated["coverage"],
         class_counts=by_split(prepared.statistics.get("class_counts", {})),
@@ -162,14 +161,7 @@ def _files(uri: DatasetURI, raw: Manifest) -> Manifest | None:
 def _resolved(trained: Manifest) -> dict[str, object]:
     statistics = trained.statistics
     resolved = {"hardware": "; ".join(statistics["hardware"]), "reproducible": statistics["is_reproducible"]}
-    resolved |= statistics["resolved"]
-    model = statistics.get("model") or {}
-    resolved |= {
-        name: ", ".join(f"{value:.4g}" for value in model[name])
-        for name in ("image_shape", "mean", "std")
-        if name in model
-    }
-    return {f"{name} (resolved)": value for name, value in resolved.items()}
+    return {f"{name} (resolved)": value for name, value in (resolved | statistics["resolved"]).items()}
 
 
 def _lineage(

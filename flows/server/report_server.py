@@ -10,15 +10,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prefect.variables import Variable
 
 from storage import manifest
+from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.uri import ReportURI, Root
 from tasks.orchestration.artifacts import REPORTS_URL
 from tasks.report_page import runs_page
 
 _HOST = "127.0.0.1"
-_PAGE = re.compile(r"(?:/reports)?/([a-z0-9][A-Za-z0-9._-]*-[0-9a-f]{12})/index\.html")
+_NAME = "[a-z0-9][A-Za-z0-9._-]*-[0-9a-f]{12}"
+_PAGE = re.compile(rf"(?:/reports)?/({_NAME})/index\.html")
+_MANIFEST = re.compile(rf"/((?:{'|'.join(kind.folder for kind in KINDS.values())})/{_NAME})/{re.escape(manifest.NAME)}")
 _HEADERS = {
-    "Content-Type": "text/html; charset=utf-8",
     "X-Content-Type-Options": "nosniff",
     # No page needs scripts; one that somebody else wrote to the storage must not reach Prefect's API from here.
     "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
@@ -26,9 +28,9 @@ _HEADERS = {
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers `GET` of a committed report with its verified bytes, of `/` and `/index.html` with the page of all runs.
+    """Answers `GET` of a committed report or manifest with its verified bytes, of `/` and `/index.html` with all runs.
 
-    That page is rendered anew from verified manifests. All else gets 403 or 404.
+    The page of all runs is rendered anew from verified manifests. All else gets 403 or 404.
     """
 
     def __init__(self, root: Root, *arguments: object) -> None:
@@ -39,16 +41,19 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").partition(":")[0] not in (_HOST, "localhost"):  # DNS rebinding
             self.send_error(403)
             return
+        kind = "text/html; charset=utf-8"
         try:
             if self.path in ("/", "/index.html"):
                 content = runs_page.render(self._root, links_to="/")
+            elif match := _MANIFEST.fullmatch(self.path):
+                content, kind = manifest.load(self._root.child(match[1])).to_json(), "application/json"
             else:
                 content = _read(self._root, self.path)
         except (OSError, ValueError, Damaged):
-            self.send_error(404, "no such committed report")
+            self.send_error(404, "no such committed result")
             return
         self.send_response(200)
-        for name, value in (_HEADERS | {"Content-Length": str(len(content))}).items():
+        for name, value in (_HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

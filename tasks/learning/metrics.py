@@ -104,12 +104,6 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def before_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:
-    """Return the probabilities (N, classes) that the same logits give without dividing them by `temperature`."""
-    powers = np.power(probabilities.astype(np.float64), temperature)
-    return np.asarray(powers / powers.sum(1, keepdims=True))
-
-
 def coverage(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, float]]:
     """Count for each confidence from 0 to 0.99 the rows with at least this probability, and those that are correct."""
     order = np.argsort(confidence)

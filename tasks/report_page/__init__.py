@@ -16,7 +16,7 @@ from storage.decision import METRICS, Decision, metric_title
 from storage.uri import URI
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
-from tasks.learning.metrics import calibration_error, wilson
+from tasks.learning.metrics import wilson
 from tasks.report_page import plots
 
 _MAX_CELLS = 20
@@ -71,7 +71,7 @@ class ReportData:
     """Metrics on the test split: at least those of `METRICS`, `test_loss`, `expected_calibration_error`, `num_rows`."""
     history: list[dict[str, float]]
     """Per epoch: `epoch`, `step`, `train_` and `validation_` `loss` and `accuracy`, `learning_rate`,
-    `backbone_learning_rate`; and if measured `seconds`, `train_s`, `data_wait_s`, `checkpoint_wait_s`."""
+    `backbone_learning_rate`."""
     best_epoch: int
     """The epoch, from 1, whose weights were kept."""
     training_seconds: float
@@ -96,14 +96,10 @@ class ReportData:
     """Shell command that reproduces this model."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, and the git commit, where known."""
-    samples: tuple[Picture, ...] = ()
-    """Test images spread evenly over the split."""
     mistakes: tuple[Picture, ...] = ()
     """Wrong predictions, the most confident first."""
     temperature: float = 1.0
     """What the logits are divided by; 1: nothing was fitted."""
-    uncalibrated: list[dict[str, Any]] | None = None
-    """`calibration` without the temperature; None if that is 1."""
     class_counts: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     """Rows of each class, by split; empty if the dataset does not record them."""
     data_problems: tuple[DataProblem, ...] = ()
@@ -140,10 +136,7 @@ def render(data: ReportData) -> str:
         data=data,
         curves=curves,
         has_groups=any(row["backbone_learning_rate"] != row["learning_rate"] for row in data.history),
-        is_timed=any(row.get("seconds") for row in data.history),
-        hints=data.notes,
-        reliability=Markup(plots.reliability(data.calibration, before=data.uncalibrated)),
-        error_before=calibration_error(data.uncalibrated) if data.uncalibrated else None,
+        reliability=Markup(plots.reliability(data.calibration)),
         coverage=Markup(plots.coverage(data.coverage, chosen=chosen)),
         chosen=chosen,
         covered=list(_covered(data.coverage, chosen)),

@@ -13,7 +13,6 @@ from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.learning import images
 from tasks.report_page import Picture
 
-_TEST_ROWS = 24
 _MISTAKES = 16
 _CLASS_IMAGES = 96
 """Most training images; of more classes, some spread evenly have one each."""
@@ -27,37 +26,11 @@ RawRow = tuple[str, int]
 """Split of a raw dataset, and the number of the row in it."""
 
 
-def of_test_rows(predictions: PredictionsURI, *, worst: Sequence[int]) -> dict[str, Any]:
-    """Return the fields `samples` and `mistakes` of a report; `worst` are the ids of wrong rows, the worst first."""
-    predicted = manifest.load(predictions)
-    uri = DatasetURI(predicted.parent("dataset", of=predictions))
-    prepared = manifest.load(uri)
-    num_test = sum(file.rows or 0 for file in prepared.split("test"))
-    spread = np.linspace(0, num_test - 1, min(num_test, _TEST_ROWS)).round().astype(int).tolist()
-    mistakes = worst[:_MISTAKES]
-    of_test = _of_test_rows(uri, prepared, predictions, predicted, ids=[*spread, *mistakes])
-    return {
-        "samples": tuple(of_test[id_] for id_ in spread if id_ in of_test),
-        "mistakes": tuple(of_test[id_] for id_ in mistakes if id_ in of_test),
-    }
-
-
-def of_data(uri: DatasetURI) -> dict[str, Any]:
-    """Return the fields `class_samples`, `left_out` and `near_duplicates` of a report on a prepared dataset."""
-    prepared = manifest.load(uri)
-    raw_uri = DatasetURI(prepared.parent("raw", of=uri))
-    raw = manifest.load(raw_uri)
-    return {
-        "class_samples": _of_classes(uri, prepared),
-        "left_out": tuple(_of_rows_left_out(uri, prepared, raw_uri, raw)),
-        "near_duplicates": tuple(_of_near_duplicates(prepared, raw_uri, raw)),
-    }
-
-
-def _of_test_rows(
-    dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, predicted: Manifest, *, ids: Sequence[int]
-) -> dict[int, Picture]:
-    """Read the test rows with these ids, by id, without those that were excluded as unusable."""
+def of_mistakes(predictions: PredictionsURI, *, worst: Sequence[int]) -> dict[str, Any]:
+    """Return the field `mistakes` of a report; `worst` are the ids of wrong rows, the worst first."""
+    predicted, ids = manifest.load(predictions), worst[:_MISTAKES]
+    dataset = DatasetURI(predicted.parent("dataset", of=predictions))
+    prepared = manifest.load(dataset)
     metadata, columns = prepared.columns["metadata"], prepared.columns.get("columns")
     shape, classes = images.shape_of(metadata), images.classes_of(metadata)
     pictures: dict[int, Picture] = {}
@@ -77,7 +50,19 @@ def _of_test_rows(
                 id=row["id"],
                 file=row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}",
             )
-    return pictures
+    return {"mistakes": tuple(pictures[id_] for id_ in ids)}
+
+
+def of_data(uri: DatasetURI) -> dict[str, Any]:
+    """Return the fields `class_samples`, `left_out` and `near_duplicates` of a report on a prepared dataset."""
+    prepared = manifest.load(uri)
+    raw_uri = DatasetURI(prepared.parent("raw", of=uri))
+    raw = manifest.load(raw_uri)
+    return {
+        "class_samples": _of_classes(uri, prepared),
+        "left_out": tuple(_of_rows_left_out(uri, prepared, raw_uri, raw)),
+        "near_duplicates": tuple(_of_near_duplicates(prepared, raw_uri, raw)),
+    }
 
 
 def _of_classes(uri: DatasetURI, prepared: Manifest) -> Mapping[str, Sequence[np.ndarray]]:

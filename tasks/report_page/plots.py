@@ -61,11 +61,8 @@ def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, bes
     return _svg(figure, name=quantity, label=label)
 
 
-def reliability(calibration: Sequence[Mapping[str, Any]], *, before: Sequence[Mapping[str, Any]] | None = None) -> str:
-    """Plot accuracy with its interval against mean confidence by bin, above the number of rows per bin, as SVG.
-
-    `before` are the bins without a temperature, if there is one.
-    """
+def reliability(calibration: Sequence[Mapping[str, Any]]) -> str:
+    """Plot accuracy with its interval against mean confidence by bin, above the number of rows per bin, as SVG."""
     bins = [entry for entry in calibration if entry["count"]]
     accuracies = [entry["accuracy"] for entry in bins]
     intervals = [wilson(entry["accuracy"], entry["count"]) for entry in bins]
@@ -75,12 +72,9 @@ def reliability(calibration: Sequence[Mapping[str, Any]], *, before: Sequence[Ma
         for axes in (top, bottom):
             _frame(axes)
         top.plot([0, 1], [0, 1], "--", color=_MUTED, linewidth=1, label="perfect")
-        if before:
-            points = [(entry["confidence"], entry["accuracy"]) for entry in before if entry["count"]]
-            top.plot(*zip(*points, strict=True), "x", color=_WARM, markersize=5.5, label="before")
         top.errorbar(
             [entry["confidence"] for entry in bins], accuracies, np.transpose(reach) if reach else None, fmt="o",
-            color=_ACCENT, markersize=4.5, elinewidth=1.2, label="after" if before else "accuracy",
+            color=_ACCENT, markersize=4.5, elinewidth=1.2, label="accuracy",
         )  # fmt: skip
         top.set(xlim=(0, 1.02), ylim=(0, 1.04), ylabel="share of correct predictions")
         _legend(top)

@@ -12,7 +12,7 @@ from prefect.artifacts import Artifact
 from prefect.variables import Variable
 
 from flows.server import report_server
-from storage import commits, files
+from storage import commits, files, manifest
 from storage.uri import Root
 from tasks.report import report
 from tests.prefect_system import free_port
@@ -46,6 +46,8 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(root: Root) 
         whole = f"/{names['whole']}/index.html"
         assert answer(address, whole) == (200, _PAGE)
         assert answer(address, f"/reports{whole}") == (200, _PAGE)
+        recorded = f"reports/{names['whole']}/{manifest.NAME}"
+        assert answer(address, f"/{recorded}") == (200, files.read(root.child(recorded)))
         status, runs = answer(address, "/index.html")
         assert answer(address, "/")[0] == 200
         assert status == 200 and f"reports{whole}".encode() in runs and names["unfinished"].encode() not in runs
@@ -55,7 +57,8 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(root: Root) 
         for path in (
             f"/{names['unfinished']}/index.html",
             f"/{names['changed']}/index.html",
-            f"/{names['whole']}/_manifest.json",
+            f"/reports/{names['unfinished']}/_manifest.json",
+            f"/registry/{names['whole']}/_manifest.json",
             f"/{names['whole']}/../../registry/secret",
             "/..%2f..%2fregistry%2fsecret#-0123456789ab/index.html",
             f"http://elsewhere{whole}",

@@ -85,12 +85,6 @@ class TestCalibration:
         bins = metrics.calibration(np.array([True]), np.array([edge]))
         assert [number for number, bin_ in enumerate(bins) if bin_["count"]] == [number - 1]
 
-    def test_temperature_is_undone(self) -> None:
-        logits = np.array([[2.0, 1.0, -1.0]])
-        softmax = [np.exp(logits / t) / np.exp(logits / t).sum() for t in (1.0, 1.7)]
-        assert metrics.before_temperature(softmax[1].astype(np.float32), 1.7) == pytest.approx(softmax[0], abs=1e-6)
-        assert metrics.before_temperature(np.array([[1.0, 0.0]], np.float32), 1.7).tolist() == [[1.0, 0.0]]
-
 
 class TestWorst:
     def test_surest_mistakes_come_first_and_equals_by_id(self) -> None:

@@ -52,7 +52,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     plan, decision = commit_results(folder)
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
     worst = [row["id"] for row in read_evaluation(plan.evaluation)["worst"]]
-    shown = pictures.of_test_rows(plan.predictions, worst=worst) | pictures.of_data(plan.prepared)
+    shown = pictures.of_mistakes(plan.predictions, worst=worst) | pictures.of_data(plan.prepared)
     data = dataclasses.replace(data, **shown)
     return Report(page=_written(Path(report_of(plan.evaluation, decision)), data), plan=plan, decision=decision)
 
@@ -83,7 +83,7 @@ def classes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     data = with_data(fake_data(tuple(names)))
     per_class = [row | {"support": size} for row, size in zip(data.per_class, sizes, strict=True)]
     counts = {split: dict(zip(names, sizes, strict=True)) for split in ("train", "validation", "test")}
-    more: dict[str, Any] = {"temperature": 1.4, "uncalibrated": data.calibration[5:], "class_counts": counts}
+    more: dict[str, Any] = {"temperature": 1.4, "class_counts": counts}
     changed = dataclasses.replace(data, per_class=per_class, **more)
     return _written(tmp_path_factory.mktemp("classes"), changed)
 
@@ -126,11 +126,11 @@ def test_page_of_few_many_or_skewed_classes_is_legible(browser: Browser, classes
 def test_no_word_is_broken(browser: Browser, tmp_path: Path, width: int) -> None:
     classes = ("Straßenschild", "Fußgängerampel", "blue dots")
     data = with_data(fake_data(classes, channels=3), name="Straßenschild")
-    named = (dataclasses.replace(one, file=f"Straßenschild/IMG_20240812_{one.id:04}.jpg") for one in data.samples)
+    named = (dataclasses.replace(one, file=f"Straßenschild/IMG_20240812_{one.id:04}.jpg") for one in data.mistakes)
     step = dataclasses.replace(data.lineage[1], title="Downloaded files")
     counts = {split: dict.fromkeys(classes, 1234) for split in ("train", "validation", "test")}
     problem = DataProblem(summary="unbalanced classes: 412 training rows of Straßenschild", details=("a/b_c.png",))
-    changes: dict[str, Any] = {"samples": tuple(named), "class_counts": counts, "data_problems": (problem,)}
+    changes: dict[str, Any] = {"mistakes": tuple(named), "class_counts": counts, "data_problems": (problem,)}
     page = _written(tmp_path, dataclasses.replace(data, lineage=(data.lineage[0], step), **changes))
     browser.open(page, View(width=width, scheme="light", phone=width < 400))
     assert ask(browser, "broken(24)") == []
@@ -140,9 +140,9 @@ def test_no_word_is_broken(browser: Browser, tmp_path: Path, width: int) -> None
 def test_printed_page_shows_what_the_screen_folds_away(browser: Browser, report: Report) -> None:
     folded = "[...document.querySelectorAll('details table')].map((table) => table.checkVisibility())"
     browser.open(report.page, VIEWS["light"])
-    assert browser.evaluate(folded) == [True, False, False, False]
+    assert browser.evaluate(folded) == [True, False, False]
     browser.open(report.page, VIEWS["print"])
-    assert browser.evaluate(folded) == [True, True, True, True]
+    assert browser.evaluate(folded) == [True, True, True]
     assert 4 <= len(re.findall(rb"/Type\s*/Page\b", browser.pdf())) <= 12
 
 
@@ -150,7 +150,7 @@ def test_page_is_accessible_and_shows_what_storage_holds(browser: Browser, repor
     browser.open(report.page, VIEWS["light"])
     assert ask(browser, "untold()") == []
     widths = browser.evaluate("[...document.images].map((image) => image.naturalWidth)")
-    assert widths == [28] * (40 + 24 + min(16, len(report.evaluated("worst"))))
+    assert widths == [28] * (40 + min(16, len(report.evaluated("worst"))))
     tables = ask(browser, "tables()")
     coverage = {f"{row['confidence']:.2f}": row["rows"] for row in report.evaluated("coverage")}
     shown = tables["Test rows by their confidence"][1:]

@@ -38,7 +38,6 @@ class Scene:
         *,
         name: str = "",
         checkpoint: URI | None = None,
-        temperature: float = 1.0,
         min_confidence: float = 0.0,
     ) -> EvaluationURI:
         """Of a model, called `name`, that knows `classes` and gives each answer a probability of 0.9."""
@@ -54,7 +53,7 @@ class Scene:
         columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(classes)}
         parents: dict[str, URI] = {"dataset": self.plan.prepared}
         parents |= {"checkpoint": checkpoint} if checkpoint else {}
-        self._commit(uri, "predictions", pa.table(columns), parents, temperature=temperature)
+        self._commit(uri, "predictions", pa.table(columns), parents, temperature=1.0)
         return evaluate.fn(uri, evaluation_of(self.plan.root, uri), self.plan.timeouts)
 
     def _commit(
@@ -96,14 +95,6 @@ def test_an_answer_that_names_a_class_of_before_is_wrong_and_the_class_named(tmp
     assert read_evaluation(found)["confusion"] == [[1, 0, 2], [0, 0, 0], [0, 0, 0]]
     assert [row["class_name"] for row in read_evaluation(found)["per_class"]] == ["cat", "dog", "ape"]
     assert read_evaluation(found)["worst"][0]["prediction"] == 2
-
-
-def test_calibration_without_the_temperature_is_beside_that_with_it(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "dog"))
-    assert "uncalibrated" not in read_evaluation(scene.evaluation(("cat", "dog"), ("cat", "dog")))
-    found = scene.evaluation(("cat", "dog"), ("cat", "dog"), name="warm", temperature=2.0)
-    (before,) = [row for row in read_evaluation(found)["uncalibrated"] if row["count"]]
-    assert before["confidence"] == pytest.approx(0.9**2 / (0.9**2 + 0.1**2))
 
 
 def test_predictions_without_a_class_for_some_rows_are_refused(tmp_path: Path) -> None:
