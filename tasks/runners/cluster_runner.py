@@ -25,8 +25,6 @@ _POLL_S = 0.5
 """Seconds between two questions about a job."""
 _READ_PER_S = 2**20
 """Characters of logs to read per second: each question returns the whole log, so a long one is read less often."""
-_FLOW_RUN = "flow_run"
-"""Key in a job's metadata with the id of the flow run that submitted it."""
 
 
 class ClusterRunner:
@@ -77,9 +75,8 @@ class ClusterRunner:
                     return name
             name = f"{prefix}{1 + max((int(name.removeprefix(prefix)) for name in jobs), default=0)}"
             entrypoint = f"exec python -m tasks.jobs.{stage} {shlex.quote(place)}"
-            options = {"entrypoint": entrypoint, "submission_id": name, "metadata": {_FLOW_RUN: _flow_run()}}
             with user_code.packaged() as packages, jobs_api.job_runtime_env(packages) as runtime_env:
-                return str(client.submit_job(runtime_env=runtime_env, **options))
+                return str(client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env))
 
     @contextlib.contextmanager
     def _stopping(self, prefix: str) -> Iterator[None]:
@@ -94,9 +91,9 @@ class ClusterRunner:
         except BaseException as error:
             with contextlib.suppress(Exception):
                 client, is_evicted = self._client(), _is_evicted(error)
-                live = {name: job for name, job in _jobs(client, prefix).items() if not job.status.is_terminal()}
-                for name, job in live.items():
-                    if not is_evicted and (job.metadata or {}).get(_FLOW_RUN, "") == _flow_run() != "":
+                live = [name for name, job in _jobs(client, prefix).items() if not job.status.is_terminal()]
+                for name in live:
+                    if not is_evicted:
                         client.stop_job(name)
                     else:
                         text = "job %s goes on: the same request attaches to it, `ray job stop %s` ends it"
@@ -138,20 +135,15 @@ def _jobs(client: "JobSubmissionClient", prefix: str) -> "dict[str, JobDetails]"
     }
 
 
-def _flow_run() -> str:
-    from prefect.runtime import flow_run
-
-    return str(flow_run.id or "")
-
-
 def _is_evicted(error: BaseException) -> bool:
     """Return True if SIGTERM ends this process, as in an eviction, and nobody has cancelled the run."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import TerminationSignal
+    from prefect.runtime import flow_run
 
     if not isinstance(error, TerminationSignal):
         return False
     with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # a server that does not answer now
-        state = client.read_flow_run(UUID(_flow_run())).state
+        state = client.read_flow_run(UUID(flow_run.id)).state
         return not (state and (state.is_cancelling() or state.is_cancelled()))
     return True

@@ -50,12 +50,9 @@ class Cluster:
                 return job
         raise RuntimeError(f"no job {name}")
 
-    def submit_job(self, *, submission_id: str, metadata: dict[str, str], **_: Any) -> str:
-        self.add(submission_id, metadata)
+    def submit_job(self, *, submission_id: str, **_: Any) -> str:
+        self.jobs[submission_id] = SimpleNamespace(submission_id=submission_id, status=JobStatus.RUNNING, message=None)
         return submission_id
-
-    def add(self, name: str, metadata: dict[str, str]) -> None:
-        self.jobs[name] = SimpleNamespace(submission_id=name, metadata=metadata, status=JobStatus.RUNNING, message=None)
 
     def stop_job(self, name: str) -> None:
         self.stopped.append(name)
@@ -119,11 +116,12 @@ def test_a_lost_head_fails_the_try_and_the_next_attaches_to_the_job_or_submits_a
 def test_a_job_is_stopped_if_its_run_is_cancelled_while_it_is_submitted(
     cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def submit(*, submission_id: str, metadata: dict[str, str], **_: Any) -> str:
-        cluster.add(submission_id, metadata)
+    whole = cluster.submit_job
+
+    def submit(**options: Any) -> str:
+        whole(**options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster_runner, "_flow_run", lambda: "this flow run")
     monkeypatch.setattr(cluster, "submit_job", submit)
     with pytest.raises(KeyboardInterrupt):
         ClusterRunner(ADDRESS).run("train", spec)
@@ -139,11 +137,11 @@ def test_the_error_of_the_deadline_says_how_long_it_was_and_how_to_change_it(clu
 
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize(
-    ("error", "is_cancelled", "is_stopped", "is_attached"),
+    ("error", "is_cancelled", "is_stopped"),
     [
-        (TerminationSignal(signal=15), False, False, False),
-        (TerminationSignal(signal=15), True, True, True),
-        (DeadlineExceeded(), False, True, False),
+        (TerminationSignal(signal=15), False, False),
+        (TerminationSignal(signal=15), True, True),
+        (DeadlineExceeded(), False, True),
     ],
     ids=["evicted", "cancelled", "deadline"],
 )
@@ -154,7 +152,7 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
     error: BaseException,
     is_cancelled: bool,
     is_stopped: bool,
-    is_attached: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     runner = ClusterRunner(ADDRESS)
 
@@ -166,31 +164,15 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
 
     @flow
     def trains() -> None:
-        if is_attached:  # as after the pod of this flow run was started again
-            runner._job("train", spec)
         monkeypatch.setattr(runner, "_follow", interrupted)
         with pytest.raises(type(error)):
             runner.run("train", spec)
 
     trains()
-    assert cluster.stopped == (list(cluster.jobs) if is_stopped else [])
-    assert len(cluster.jobs) == 1
-
-
-def test_a_job_of_another_run_is_not_stopped(
-    cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    runner = ClusterRunner(ADDRESS)
-    job = runner._job("train", spec)
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runner, "_follow", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        runner.run("train", spec)
-    assert cluster.stopped == []
-    assert f"job {job} goes on: the same request attaches to it, `ray job stop {job}` ends it" in caplog.messages
+    (job,) = cluster.jobs
+    assert cluster.stopped == [job] * is_stopped
+    text = f"job {job} goes on: the same request attaches to it, `ray job stop {job}` ends it"
+    assert (text in caplog.messages) is not is_stopped
 
 
 def _is_over(job: SimpleNamespace) -> bool:
