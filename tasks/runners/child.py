@@ -72,15 +72,11 @@ class Child:
         self._read += len(whole)
         return whole.decode(errors="replace")
 
-    def dismiss(self) -> None:
-        """Tell the command and everything it started to end; do not wait."""
+    def end(self) -> None:
+        """End the command and everything it started; wait until that is done."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-
-    def end(self) -> None:
-        """End the command and everything it started; wait until that is done."""
-        self.dismiss()
         self._process.wait()
         self._log.close()
 

@@ -154,11 +154,6 @@ class LocalRunner:
             self._announced = self._ray
         return self._ray
 
-    def dismiss(self) -> None:
-        """Do what `end` does, but return at once."""
-        if self._ray is not None:
-            self._ray.child.dismiss()
-
     def end(self) -> None:
         """End Ray and everything that runs on it."""
         if self._ray is not None:

@@ -54,7 +54,8 @@ def session(*, wanted: bool, workers: Workers) -> Iterator[Runner]:
         try:
             yield LockingRunner(jobs, locks)
         finally:
-            jobs.dismiss() if in_advance else jobs.end()  # `starting` waits for the end of its Ray
+            if not in_advance:  # `starting` ends its own
+                jobs.end()
 
 
 class LockingRunner:
