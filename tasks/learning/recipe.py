@@ -239,6 +239,30 @@ class Recipe:
         """Convert to JSON-ready values, from which `from_dict` makes the recipe again."""
         return dataclasses.asdict(self)
 
+    def ingest_parameters(self) -> dict[str, Any]:
+        """Return what determines the raw dataset of user images, besides their files and their split."""
+        data = dataclasses.asdict(self.data)
+        return {name: value for name, value in data.items() if name not in ("source", "test_fraction")}
+
+    def preprocess_parameters(self) -> dict[str, Any]:
+        """Return what determines the prepared dataset, besides the raw one."""
+        values = dataclasses.asdict(self.split)
+        if self.split.group == "none":  # decides nothing
+            del values["group"]
+        return values
+
+    def training_parameters(self) -> dict[str, Any]:
+        """Return what determines the weights, besides the prepared dataset and the initial weights; without groups."""
+        fields = flat(dataclasses.asdict(self.training))
+        return {"model": self.model, **fields, "start": self.training.start.kind}
+
+    def gate_settings(self) -> dict[str, Any]:
+        """Return what determines promotion, as `tasks.promotion.gate` takes it."""
+        settings = dataclasses.asdict(self.gate)
+        if self.gate.tolerance or not self.gate.max_p_value:
+            del settings["max_p_value"]
+        return settings
+
 
 def from_dict(values: dict[str, Any]) -> Recipe:
     """Return the recipe that `to_dict` gave as `values`; raises `ValueError` as `Recipe` does."""
@@ -249,34 +273,6 @@ def from_dict(values: dict[str, Any]) -> Recipe:
 
 
 _RECIPE = TypeAdapter(Recipe)
-
-
-def ingest_parameters(recipe: Recipe) -> dict[str, Any]:
-    """Return what determines the raw dataset of user images, besides their files and their split."""
-    data = dataclasses.asdict(recipe.data)
-    return {name: value for name, value in data.items() if name not in ("source", "test_fraction")}
-
-
-def preprocess_parameters(recipe: Recipe) -> dict[str, Any]:
-    """Return what determines the prepared dataset, besides the raw one."""
-    values = dataclasses.asdict(recipe.split)
-    if recipe.split.group == "none":  # decides nothing
-        del values["group"]
-    return values
-
-
-def training_parameters(recipe: Recipe) -> dict[str, Any]:
-    """Return what determines the weights, besides the prepared dataset and the initial weights; without groups."""
-    fields = flat(dataclasses.asdict(recipe.training))
-    return {"model": recipe.model, **fields, "start": recipe.training.start.kind}
-
-
-def gate_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return what determines promotion, as `tasks.promotion.gate` takes it."""
-    settings = dataclasses.asdict(recipe.gate)
-    if recipe.gate.tolerance or not recipe.gate.max_p_value:
-        del settings["max_p_value"]
-    return settings
 
 
 def flat(values: dict[str, Any]) -> dict[str, Any]:

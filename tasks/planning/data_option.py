@@ -90,7 +90,7 @@ class TrainingData:
         """Return the values that the raw dataset records."""
         values: dict[str, Any] = {"data": self.name}
         if self.user_images is not None:
-            values |= {"ingest": user_images.VERSION, **recipes.ingest_parameters(self.recipe)}
+            values |= {"ingest": user_images.VERSION, **self.recipe.ingest_parameters()}
             if self.user_images.test_fraction is not None:
                 values["test_fraction"] = self.user_images.test_fraction
                 if self.recipe.split.group != "none":

@@ -117,7 +117,7 @@ def _plan(
     raw = data.find_raw(root, refresh=refresh)
     files = data.find_files(root, raw, refresh=refresh)
     image_shape, classes = data.images(raw)
-    preprocess = PreprocessParameters(values=recipes.preprocess_parameters(recipe), timeouts=timeouts)
+    preprocess = PreprocessParameters(values=recipe.preprocess_parameters(), timeouts=timeouts)
     if data.raw and refresh:  # it is not made again: its repetition starts with preprocessing
         preprocess.values["refresh"] = refresh
     prepared = find_result(
@@ -126,7 +126,7 @@ def _plan(
 
     cores = machine.cores_asked(workers)  # the number of threads changes the order of summation
     scale = ({} if workers is None else {"workers": workers}) | ({"cores": cores} if cores else {})
-    values = recipes.training_parameters(recipe) | {"workers": "auto"} | scale
+    values = recipe.training_parameters() | {"workers": "auto"} | scale
     initial = None
     if recipe.training.start.kind == "champion":
         initial = warm_start.initial_checkpoint(

@@ -8,7 +8,7 @@ from typing import Any
 from storage import manifest, registry
 from storage.decision import METRICS, Decision, Difference, metric_title
 from storage.uri import CheckpointURI, EvaluationURI
-from tasks.learning.recipes import Recipe, gate_settings
+from tasks.learning.recipes import Recipe
 from tasks.promotion import correct_rows, seen_rows
 from tasks.promotion.seen_rows import SeenRows
 
@@ -27,7 +27,7 @@ def settings_of(recipe: Recipe, *, judge_only: bool, is_user_images: bool) -> Ga
 
     A model of the user's own data (`is_user_images`) must beat always predicting the largest class.
     """
-    gate: Gate = gate_settings(recipe)
+    gate: Gate = recipe.gate_settings()
     if is_user_images:
         gate["above_largest_class"] = True
     return gate | ({"judge_only": True} if judge_only else {})

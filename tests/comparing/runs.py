@@ -72,7 +72,7 @@ def run(
         checkpoint,
         kind="checkpoint",
         parents={"prepared": prepared},
-        parameters=recipes.training_parameters(recipe) | {"workers": 1},
+        parameters=recipe.training_parameters() | {"workers": 1},
         listed=[],
         statistics=known | (statistics or {}),
     )

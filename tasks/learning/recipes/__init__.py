@@ -12,23 +12,7 @@ from typing import Any
 from tasks.learning import settings, user_code
 from tasks.learning.augment_settings import FileAugment, PixelAugment
 from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
-from tasks.learning.recipe import (
-    SGD,
-    AdamW,
-    Data,
-    Gate,
-    Own,
-    Recipe,
-    Resources,
-    Split,
-    Training,
-    flat,
-    from_dict,
-    gate_settings,
-    ingest_parameters,
-    preprocess_parameters,
-    training_parameters,
-)
+from tasks.learning.recipe import SGD, AdamW, Data, Gate, Own, Recipe, Resources, Split, Training, flat, from_dict
 from tasks.learning.settings import field_meant, override, schema
 
 __all__ = [
@@ -51,15 +35,11 @@ __all__ = [
     "field_meant",
     "flat",
     "from_dict",
-    "gate_settings",
-    "ingest_parameters",
     "known",
     "load",
     "override",
     "own",
-    "preprocess_parameters",
     "schema",
-    "training_parameters",
 ]
 
 
