@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from storage import manifest, s3
 from storage.manifest import Manifest
 from storage.terminal import count
-from tasks.jobs.ingest import class_names, content_split
+from tasks.jobs.ingest import class_names
 from tasks.jobs.ingest.class_names import FileLabels
 from tasks.jobs.spec import UserFile
 from tasks.planning.plan import Plan
@@ -72,10 +72,7 @@ def of_user_images(data: UserImages) -> Summary:
     """Summarize the user's files; raise `ValueError` if the labels of Parquet files cannot be used."""
     if data.kind == "parquet":
         return Summary(_of_parquet(data), data.labels)
-    files: Sequence[UserFile] = data.files
-    if data.test_fraction is not None and not content_split.undigested(files):
-        files = content_split.with_splits(files, fraction=data.test_fraction, classes=data.classes, sha256={})
-    rows = Counter((file.split, file.label) for file in files)
+    rows = Counter((file.split, file.label) for file in data.files)
     counts = {split: {name: rows[split, label] for label, name in enumerate(data.classes)} for split, _ in rows}
     return Summary(of_counts(counts), data.labels)
 
@@ -91,7 +88,7 @@ def _of_parquet(data: UserImages) -> str:
     for labels in files:
         rows.update({(labels.split, name): number for name, number in labels.counts.items()})
     counts = {file.split: {name: rows[file.split, name] for name in classes} for file in files}
-    return "; ".join([of_counts(counts), *class_names.remarks(files, classes)])
+    return of_counts(counts)
 
 
 def _read_labels(data: UserImages, file: UserFile) -> FileLabels:

@@ -96,8 +96,10 @@ def num_train_rows(plan: Plan) -> tuple[int | None, int | None]:
     if manifest.is_committed(plan.raw):
         most = sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
     elif plan.user_images is not None and plan.user_images.kind == "images":
-        most = sum(file.split in ("train", "") for file in plan.user_images.files)
-        kept *= 1 - (plan.user_images.test_fraction or 0)
+        splits = [file.split for file in plan.user_images.files if file.split != "test"]
+        most = len(splits)
+        if "" in splits:
+            kept *= 1 - (plan.user_images.test_fraction or 0)
     else:
         return None, None
     return most, round(most * kept)

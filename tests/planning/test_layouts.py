@@ -252,22 +252,6 @@ def test_complete_shards_and_single_files_are_accepted(local: Root) -> None:
         user_images.find_new(local, classes=["a", "b"])
 
 
-@pytest.mark.parametrize(
-    ("paths", "says"),
-    [
-        (
-            images("train/{}", "test/{}", ["Cat", "cat", "dog"]),
-            "classes 'Cat', 'cat' differ only in case or blanks; are they one class?",
-        ),
-        (images("train/{}", "val/{}"), "there is no split test; val is used instead"),
-        (images("train/{}", "test/{}") | {"train/fox/1.png": EXTRA}, "there are no test images of class fox, so it"),
-    ],
-)
-def test_what_may_be_meant_otherwise_is_warned_of(local: Root, paths: Meant, says: str) -> None:
-    write(local, paths)
-    assert user_images.find(local).notes[0].startswith(says)
-
-
 LEFT_OUT = [
     *("@eaDir/a.png", "cat/@eaDir/a.png/SYNOPHOTO_THUMB_M.jpg", "#recycle/a.png", "cat/.@__thumb/a.png"),
     *("$RECYCLE.BIN/a.png", "System Volume Information/a.png", "cat/Thumbs.db", "__MACOSX/cat/a.png", ".DS_Store"),

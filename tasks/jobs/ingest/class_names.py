@@ -3,11 +3,8 @@
 import dataclasses
 import re
 import unicodedata
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
-
-from storage.terminal import count
 
 NO_LABEL = -1
 """Number that means "no label", as in Hugging Face's and scikit-learn's data."""
@@ -22,8 +19,6 @@ class FileLabels:
     path: str
     split: str
     rows: int
-    unlabelled: int
-    """Rows without a label."""
     names: list[str] | None
     """Names that the file declares for its numbers; None if its labels are text."""
     counts: dict[str, int]
@@ -94,25 +89,6 @@ def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
     if len(names) < 2:
         raise ValueError(f"train must have at least two different labels, got {list(names)}; -1 means no label")
     return tuple(names)
-
-
-def remarks(files: Sequence[FileLabels], classes: Sequence[str]) -> Iterator[str]:
-    """Yield remarks on the labels for the user: rows without a label, and names that look alike."""
-    for split in dict.fromkeys(file.split for file in files):
-        if unlabelled := [file for file in files if file.split == split and file.unlabelled]:
-            rows = count(sum(file.unlabelled for file in unlabelled), "row")
-            yield f"{rows} of {split} without a label (-1 or empty) excluded, the first in {unlabelled[0].path}"
-    yield from lookalikes(classes)
-
-
-def lookalikes(classes: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each set of classes whose names differ only in case or blanks."""
-    alike: defaultdict[str, list[str]] = defaultdict(list)
-    for name in classes:
-        alike["".join(name.split()).casefold()].append(name)
-    for names in alike.values():
-        if len(names) > 1:
-            yield f"classes {', '.join(map(repr, names))} differ only in case or blanks; are they one class?"
 
 
 def _shown(names: Sequence[Any]) -> str:

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from storage import files, tables
 from storage.manifest import File
-from tasks.jobs import events, thumbnail_parts
-from tasks.jobs.ingest import class_names, pieces, user_files
+from tasks.jobs import thumbnail_parts
+from tasks.jobs.ingest import class_names, user_files
 from tasks.jobs.ingest.class_names import FileLabels
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
@@ -82,10 +82,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     if spec.is_new:
         return Work(shape=shape, classes=tuple(spec.classes), pieces=planned)
     labels = [FileLabels(**survey) for survey in surveyed]
-    classes = class_names.of_files(labels)
-    for remark in class_names.remarks(labels, classes):
-        events.write_line(f"WARNING: {remark}")
-    return Work(shape=shape, classes=classes, pieces=planned, labels=spec.labels)
+    return Work(shape=shape, classes=class_names.of_files(labels), pieces=planned, labels=spec.labels)
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
@@ -125,7 +122,7 @@ def _image(
     """Return an image of one size, None if it is missing or unreadable, and then the problem."""
     content = stored["bytes"] if isinstance(stored, dict) else stored
     if content is None:
-        return None, pieces.MISSING
+        return None, "missing"
     try:
         return decode.decoded(content, size, channels, with_thumbnail=with_thumbnail), ""
     except decode.Unreadable as error:
@@ -151,7 +148,7 @@ def opened(source: Path | BinaryIO, *, must_be_labelled: bool = True) -> Opened:
 
 
 def read_labels(source: Opened, file: UserFile) -> FileLabels:
-    """Count a labelled file's rows, its rows of each class and its rows without a label."""
+    """Count a labelled file's rows, and its rows of each class."""
     with _damage_as_value_error():
         labels = source.file.read(columns=[_LABEL], use_pandas_metadata=False)[_LABEL]
     rows = {row["values"]: row["counts"] for row in labels.value_counts().to_pylist()}
@@ -171,7 +168,6 @@ def read_labels(source: Opened, file: UserFile) -> FileLabels:
         path=file.path,
         split=file.split,
         rows=len(labels),
-        unlabelled=len(labels) - sum(rows[value] for value in values),
         names=declared,
         counts=dict(counts),
     )

@@ -11,9 +11,6 @@ from tasks.jobs.spec import IngestSpec
 Piece = dict[str, Any]
 """Piece of work, or its result, as JSON values: on a cluster it goes to another process and back."""
 
-MISSING = "missing"
-"""Problem of a Parquet row that has no image."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:

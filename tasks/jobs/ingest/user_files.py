@@ -100,25 +100,21 @@ def written(
     sources: Sequence[dict[str, Any]],
     problems: Mapping[str, str],
 ) -> Piece:
-    """Describe a written piece: its parts, rows of each class, and the `problems` of unreadable ones.
-
-    The problem of an image that is not there at all is `pieces.MISSING`.
-    """
+    """Describe a written piece: its parts, labels and files, and the `problems` of unreadable images by name."""
     return pieces.written(
         parts,
         {split: Counter(label for label in labels if label is not None)},
-        unlabelled=labels.count(None),
         sources=[[source[name] for name in COLUMNS] for source in sources],
         unreadable=[f"{name} ({problem})" for name, problem in itertools.islice(problems.items(), _SHOWN)],
-        missing=list(problems.values()).count(pieces.MISSING),
     )
 
 
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
     """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be read."""
     columns = {name: [row[at] for piece in done for row in piece["sources"]] for at, name in enumerate(COLUMNS)}
-    unreadable, named = sum(columns["unreadable"]), [name for piece in done for name in piece["unreadable"]][:_SHOWN]
-    if unreadable == sum(columns["rows"]):
+    num_unreadable = sum(columns["unreadable"])
+    named = [name for piece in done for name in piece["unreadable"]][:_SHOWN]
+    if num_unreadable == sum(columns["rows"]):
         first = next(iter(named), "there are no images")
         raise ValueError(f"no image in {spec.source} could be read (first: {first}); use files of a supported format")
     sink = io.BytesIO()
@@ -129,12 +125,7 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     statistics = {
         "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
         "left_out": spec.left_out,
-        "unreadable": {
-            "count": unreadable,
-            "missing": sum(piece["missing"] for piece in done),
-            "named": named,
-        },
-        "unlabelled": sum(piece["unlabelled"] for piece in done),
+        "unreadable": {"count": num_unreadable, "named": named},
         "notice": None,
     }
     return [table], statistics

@@ -73,8 +73,8 @@ class Source(Download):
     image_shape: tuple[int, int, int]
     """Height, width, channels; uint8."""
     read: Callable[[Path], Iterator[Split]]
-    """Function that reads the downloaded files in a folder and yields each split once. It raises
-    `ValueError` if they have unexpected content."""
+    """Function that reads the downloaded files in a folder and yields each split once. It raises `ValueError` if they
+    have unexpected content."""
     notice: str | None = None
     """Note to show users beside every result on this source, if any."""
 

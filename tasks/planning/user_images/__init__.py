@@ -7,7 +7,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from storage import files
@@ -36,7 +36,8 @@ class UserImages:
     """Names of the class folders in the order of their labels; of images to predict, the model's. Empty for Parquet,
     whose labels are read later."""
     files: tuple[UserFile, ...]
-    """Sorted by split and path; the split is empty if the content decides it, `new` for files to predict."""
+    """Sorted by split and path; the split is `new` for files to predict, and empty if content decides it that is not
+    known yet."""
     labels: str = ""
     """Where the labels are, in words; empty for files to predict."""
     test_fraction: float | None = None
@@ -102,24 +103,29 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_gr
     number = {name: label for label, name in enumerate(read.classes)}
     labels = {path: number[name] for path, name in read.class_of.items()}
     entries = [entry for entry in folder_listing.images or folder_listing.parquet if entry.path in read.splits]
-    user_files = listing.user_files(uri, entries, splits=read.splits, labels=labels, option=option)
+    user_files: Sequence[UserFile] = listing.user_files(uri, entries, splits=read.splits, labels=labels, option=option)
     is_split = "" not in read.splits.values()
-    more = (
-        _untested(read.classes, user_files)
-        if is_split
-        else _by_content(read.classes, user_files, test_fraction, are_grouped=are_grouped)
-    )
+    notes = []
+    if not is_split:
+        chosen = f"about {test_fraction:g}"
+        if not are_grouped and not content_split.undigested(user_files):
+            user_files = content_split.with_splits(user_files, fraction=test_fraction, classes=read.classes, sha256={})
+            chosen = f"{sum(file.split == 'test' for file in user_files):,}"
+        notes = [
+            f"there are no folders train and test: {chosen} of {len(user_files):,} images are test rows "
+            f"(test_fraction={test_fraction:g})"
+        ]
     for reason, paths in read.left_out.items():
         folder_listing.skipped[reason] += paths
     return UserImages(
         uri=uri,
         kind="images" if folder_listing.images else "parquet",
         classes=read.classes,
-        files=user_files,
+        files=tuple(user_files),
         labels=read.where,
         test_fraction=None if is_split else test_fraction,
         left_out=folder_listing.left_out(),
-        notes=(*read.notes, *more),
+        notes=tuple(notes),
     )
 
 
@@ -148,25 +154,3 @@ def is_image_or_parquet(file: URI, *, option: str) -> bool:
     if not file.lower().endswith((*listing.IMAGES, listing.PARQUET)):
         raise ValueError(f"{option}: {file} must be an image (.png, .jpg, ...) or .parquet, by its name; rename it")
     return True
-
-
-def _by_content(
-    classes: tuple[str, ...], listed: Sequence[UserFile], fraction: float, *, are_grouped: bool
-) -> Iterator[str]:
-    """Describe the split as far as it is known before S3 files are read; raise `ValueError` if it must fail."""
-    chosen = f"about {fraction:g}"
-    if not are_grouped and not content_split.undigested(listed):
-        listed = content_split.with_splits(listed, fraction=fraction, classes=classes, sha256={})
-        chosen = f"{sum(file.split == 'test' for file in listed):,}"
-        yield from _untested(classes, listed)
-    yield (
-        f"there are no folders train and test: {chosen} of {len(listed):,} images are test rows "
-        f"(test_fraction={fraction:g})"
-    )
-
-
-def _untested(classes: tuple[str, ...], listed: Sequence[UserFile]) -> Iterator[str]:
-    """Name the classes without test images; those of Parquet files are known later."""
-    tested = {file.label for file in listed if file.split == "test"}
-    if lacking := [name for label, name in enumerate(classes) if label not in tested]:
-        yield f"there are no test images of class {', '.join(lacking)}, so it cannot be evaluated"

@@ -43,8 +43,6 @@ class Layout:
     """Where the labels are, in words."""
     left_out: Mapping[str, Sequence[str]]
     """Paths of the other files by reason."""
-    notes: Sequence[str]
-    """Warnings for the user."""
 
 
 def class_above(path: str, classes: Collection[str]) -> str | None:
@@ -68,12 +66,12 @@ def of_parquet(paths: Sequence[str]) -> Layout:
         else:
             word, split = _split_in(parts[depth]) or ("", "")
             name_of[path] = "/".join([*parts[:depth], word]), split
-    used, notes = _assign(dict(name_of.values()))
+    used = _assign(dict(name_of.values()))
     for path, (name, _) in name_of.items():
         if name not in used:
             left_out[_VALIDATION].append(path)
     splits = {path: used[name] for path, (name, _) in name_of.items() if name in used}
-    return Layout(splits=splits, where="column label", left_out=left_out, notes=notes)
+    return Layout(splits=splits, where="column label", left_out=left_out)
 
 
 def of_images(paths: Sequence[str], *, name: str) -> Layout:
@@ -86,10 +84,9 @@ def of_images(paths: Sequence[str], *, name: str) -> Layout:
     folders = _Folders(paths)
     top = folders.unwrapped("", stop=_split_in)
     split_of = {folder: found[1] for folder in folders.below(top) if (found := _split_in(folder))}
-    bases, notes = {top: ""}, list[str]()
+    bases = {top: ""}
     if split_of:
-        used, notes = _assign(split_of)
-        train, test = (f"{top}{folder}/" for folder in used)
+        train, test = (f"{top}{folder}/" for folder in _assign(split_of))
         train = folders.unwrapped(train)
         learned = set(map(normal, folders.below(train)))
         bases = {train: "train", folders.unwrapped(test, stop=lambda inner: normal(inner) in learned): "test"}
@@ -111,9 +108,8 @@ def of_images(paths: Sequence[str], *, name: str) -> Layout:
     for path, of_training in class_of.items():  # prediction takes the first folder that is a class
         if (of_prediction := class_above(path, names)) != of_training:
             raise ValueError(f"{path}: {of_prediction}, above class folder {of_training}, is named like a class")
-    notes = [*notes, *class_names.lookalikes(classes)]
     where = f"the folders below {where}"
-    return Layout(splits=splits, class_of=class_of, classes=classes, where=where, left_out=left_out, notes=notes)
+    return Layout(splits=splits, class_of=class_of, classes=classes, where=where, left_out=left_out)
 
 
 class _Folders:
@@ -161,18 +157,15 @@ def _split_in(name: str) -> tuple[str, str] | None:
     return (spaced[: words[0].end()], splits.pop()) if len(splits) == 1 else None
 
 
-def _assign(split_of: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the names that are used as train and test, in this order, and warnings.
+def _assign(split_of: Mapping[str, str]) -> dict[str, str]:
+    """Return the names that are used as train and test, in this order; validation is test where there is none.
 
     Raises `ValueError` if a split is missing, or several names contain it.
     """
     names: defaultdict[str, list[str]] = defaultdict(list)
     for name, split in sorted(split_of.items()):
         names[split].append(name)
-    notes = []
-    if not names["test"] and names["validation"]:
-        names["test"] = names["validation"]
-        notes = [f"there is no split test; {names['test'][0]} is used instead"]
+    names["test"] = names["test"] or names["validation"]
     for split in ("train", "test"):
         if len(names[split]) != 1:
             others = f" beside {', '.join(split_of)}" if split_of else ""
@@ -181,7 +174,7 @@ def _assign(split_of: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
                 f"there must be one split {split}, got {read}; if a class has such a name, rename its folder; to take "
                 "the test rows from train, name that folder"
             )
-    return {names[split][0]: split for split in ("train", "test")}, notes
+    return {names[split][0]: split for split in ("train", "test")}
 
 
 def _checked_classes(
