@@ -52,7 +52,6 @@ def mnist(
     refresh: bool = False,
     stage_timeout: Duration = "24h",
     stall_timeout: Duration = "10m",
-    download_timeout: Duration = "10m",
 ) -> Any:
     """Train a model, evaluate it and promote it if it passes the gate; existing results are reused.
 
@@ -77,7 +76,6 @@ def mnist(
         stage_timeout: Abort a stage that takes longer, such as 30s, 10m, 2h or 1d.
         stall_timeout: Restart a training worker that makes no progress for this long; also the longest wait for a
             cluster to add nodes.
-        download_timeout: How long to retry if no mirror can be reached.
     """
     try:
         request = check_and_plan(
@@ -94,7 +92,6 @@ def mnist(
                 refresh=refresh,
                 stage_timeout=stage_timeout,
                 stall_timeout=stall_timeout,
-                download_timeout=download_timeout,
             )
         )
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Download: fetch a source's files and pretrained weights, and store them unchanged."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from prefect import task
 
 from storage import commits, manifest, reference
 from storage import files as storage_files
-from storage.manifest import File, Manifest
+from storage.manifest import File
 from storage.uri import URI, FilesURI
 from tasks.jobs.spec import scratch_of
 from tasks.learning.downloading import fetch_file
@@ -39,32 +39,18 @@ def _download(name: str, files: FilesURI, source: Download, parameters: Download
     with stage(name, files, timeout_s=parameters.timeouts.stage_s) as current:
         if current.reused:
             return
+        scratch = scratch_of(reference.root_of(files), files)
         try:
-            fetch_and_commit(
-                source,
-                files,
-                mirrors=[*parameters.mirrors, *source.mirrors],
-                scratch=scratch_of(reference.root_of(files), files),
-                log=logger().info,
-                timeout_s=parameters.timeouts.download_s,
-            )
+            _fetch_and_commit(source, files, mirrors=[*parameters.mirrors, *source.mirrors], scratch=scratch)
         except Exception:
             if not manifest.is_committed(files):  # else another run was first, and deleted the scratch files
                 raise
 
 
-def fetch_and_commit(
-    source: Download,
-    uri: FilesURI,
-    *,
-    mirrors: Sequence[str],
-    scratch: URI,
-    log: Callable[..., None],
-    timeout_s: float = 0.0,
-) -> Manifest:
-    """Fetch the missing files of `source` one by one and commit `uri`; keep trying mirrors for `timeout_s`."""
+def _fetch_and_commit(source: Download, uri: FilesURI, *, mirrors: Sequence[str], scratch: URI) -> None:
+    """Fetch the missing files of `source` one by one and commit `uri`."""
     started = time.monotonic()
-    until = started + timeout_s
+    log = logger().info
     listed: list[File] = []
     origins: list[dict[str, Any]] = []
     for file in source.files:
@@ -74,14 +60,13 @@ def fetch_and_commit(
             origins.append({"name": file.name, "md5": file.md5, "sha256": digest, "url": "an earlier attempt"})
         else:
             with storage_files.workspace(scratch) as folder:
-                left_s = max(0.0, until - time.monotonic())
                 if file.model:
                     origins.append(_save_published(file, folder))
                 else:
-                    origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, timeout_s=left_s))
+                    origins.append(fetch_file(file, folder, mirrors=mirrors, log=log))
                 storage_files.put(place, folder / file.name)
         listed.append(File(path=file.stored, size=storage_files.entry(place).size, sha256=origins[-1]["sha256"]))
-    committed = commits.commit(
+    commits.commit(
         uri,
         kind="files",
         parents={},
@@ -90,7 +75,6 @@ def fetch_and_commit(
         statistics={"sources": origins, "seconds": time.monotonic() - started},
     )
     tidy(scratch)
-    return committed
 
 
 def _save_published(file: SourceFile, folder: Path) -> dict[str, str]:

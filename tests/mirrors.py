@@ -44,9 +44,9 @@ def fetch(source: Source, folder: Path, *addresses: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, *, port: int = 0) -> Iterator[Mirror]:
-    """A mirror with the files in `folder`; 0: on a free port."""
-    with _Server(folder, port) as server:
+def serve(folder: Path) -> Iterator[Mirror]:
+    """A mirror with the files in `folder`."""
+    with _Server(folder) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -66,8 +66,8 @@ def refusing() -> Iterator[str]:
 
 
 class _Server(ThreadingHTTPServer):
-    def __init__(self, folder: Path, port: int) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.folder = folder
         self.ended = threading.Event()
         self.mirror = Mirror(f"http://127.0.0.1:{self.server_port}/")

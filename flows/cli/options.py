@@ -138,13 +138,6 @@ class MirrorOptions:
             help="mirror or folder to try before the published ones; repeatable (default: the published mirrors)",
         ),
     ] = NONE
-    download_timeout: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="how long to retry if no mirror can be reached; 0s: refuse the run",
-        ),
-    ] = "0s"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -49,8 +49,8 @@ class Preflight:
         self.needs = scaling.needs_of(self.recipe)
         machine.choose(options.cores)
         make_plan.check_workers(options.workers)
-        for name in ("stage_timeout", "stall_timeout", "download_timeout"):
-            parse_duration(getattr(options, name), option=f"--{name.replace('_', '-')}", minimum_s=0)
+        for name in ("stage_timeout", "stall_timeout"):
+            parse_duration(getattr(options, name), option=f"--{name.replace('_', '-')}")
         if options.register_as:
             check_name(options.register_as, field="--register-as")
         self.mirrors = list(map(downloading.mirror_address, options.mirror))
@@ -85,7 +85,6 @@ class Preflight:
             refresh=options.refresh,
             stage_timeout_s=parse_duration(options.stage_timeout, option="--stage-timeout"),
             stall_timeout_s=parse_duration(options.stall_timeout, option="--stall-timeout"),
-            download_timeout_s=parse_duration(options.download_timeout, option="--download-timeout", minimum_s=0),
         )
         self.origin = self._find_data()
         return self.origin
@@ -99,7 +98,7 @@ class Preflight:
             return
         try:
             pretrained.read_published(weights.files[0].model)
-        except downloading.Unreachable as error:
+        except downloading.DownloadFailed as error:
             raise ValueError(str(error)) from None
 
     def _find_data(self) -> str:
@@ -115,8 +114,6 @@ class Preflight:
         assert source, "a raw dataset of user images exists"
         if downloading.reachable(source, self.mirrors):
             return source.notice or f"a mirror of {source.name} responds"
-        if self.plan.timeouts.download_s > 0:
-            return f"no mirror of {source.name} responds; the run will retry for {self.options.download_timeout}"
         raise ValueError(downloading.unreachable_message(source, self.mirrors))
 
     def check_classes(self) -> str:

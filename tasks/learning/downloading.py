@@ -5,11 +5,9 @@ import functools
 import gzip
 import hashlib
 import io
-import operator
 import os
 import shutil
 import socket
-import time
 import urllib.error
 import urllib.request
 import zlib
@@ -28,8 +26,6 @@ from tasks.learning.sources import Download, SourceFile, is_public
 
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
-"""Waits before all mirrors are tried again; each is twice the one before, up to the longest."""
 _PIECE_BYTES = 2**20  # bytes held in memory at a time while unpacking
 _STALL_S = 30  # seconds without data after which a connection is given up
 
@@ -38,40 +34,17 @@ class DownloadFailed(RuntimeError):
     """No mirror gave a file with the right checksum; the message has the error of each mirror."""
 
 
-class Unreachable(DownloadFailed):
-    """No mirror gave the file for reasons that may pass: the network or all of them are down."""
-
-
 class WrongChecksum(Permanent):
     """A downloaded or unpacked file has a wrong checksum; it was deleted."""
 
 
-def fetch_file(
-    file: SourceFile, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None], timeout_s: float = 0.0
-) -> dict[str, str]:
+def fetch_file(file: SourceFile, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
     """Download `file` into `folder`, verify its checksums, and return its name, checksums and URL.
 
-    Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried. While none of
-    them can be reached, all are tried again for `timeout_s`. Raises `DownloadFailed` with the error of each mirror.
+    Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried. Raises
+    `DownloadFailed` with the error of each mirror.
     """
-    until = time.monotonic() + timeout_s
-    wait_s = _FIRST_WAIT_S
-    while True:
-        try:
-            return _fetch_from_any(file, folder, mirrors, log)
-        except Unreachable as error:
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                raise
-            text = "%s; retrying all mirrors for another %.1f minutes (--download-timeout)"
-            log(text, error, left_s / 60)
-            time.sleep(min(left_s, wait_s))
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-
-
-def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
     problems: list[str] = []
-    errors: list[Exception] = []
     retrying = Retrying(stop=stop_after_attempt(4), wait=_PAUSES, retry=_may_help, reraise=True)
     for mirror, url in _addresses(file, mirrors):
         try:
@@ -82,16 +55,14 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
                     f"the disk of {folder} is full: {error}; make room, then run the same command again"
                 ) from error
             problems.append(f"{redact(mirror)}: {redact_text(str(error)) or type(error).__name__}")
-            errors.append(error)
             continue
         for problem in problems:
             log("%s: %s", file.name, problem)
         size = (folder / file.name).stat().st_size
         log("fetched %s, %s, from %s", file.name, in_units(size), redact(mirror))
         return {"name": file.name, "md5": file.md5, "sha256": _digest(folder / file.name, "sha256"), "url": url}
-    kind = Unreachable if _may_pass(errors) else DownloadFailed
     advice = "name another mirror or a folder with --mirror"
-    raise kind(f"{file.name} could not be fetched; {'; '.join(problems)}; {advice}")
+    raise DownloadFailed(f"{file.name} could not be fetched; {'; '.join(problems)}; {advice}")
 
 
 def _addresses(file: SourceFile, mirrors: Sequence[str]) -> list[tuple[str, str]]:
@@ -202,13 +173,6 @@ def _may_help(state: RetryCallState) -> bool:
     if isinstance(getattr(error, "reason", error), WrongChecksum | TimeoutError):  # cut off; or it takes long
         return state.attempt_number == 1
     return error is not None and is_transient_download(error)
-
-
-def _may_pass(errors: Sequence[Exception]) -> bool:
-    """Return whether some mirror failed transiently, and all others did or are folders without the file."""
-    may_pass = [is_transient_download(error) for error in errors]
-    is_missing = [isinstance(error, FileNotFoundError) for error in errors]
-    return any(may_pass) and all(map(operator.or_, may_pass, is_missing))
 
 
 def _answers(url: str) -> bool:

@@ -11,7 +11,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 from tasks.learning import models
-from tasks.learning.downloading import Unreachable, WrongChecksum
+from tasks.learning.downloading import DownloadFailed, WrongChecksum
 from tasks.learning.head import head_of, last_layer
 from tasks.learning.initial_weights import SUFFIXES
 
@@ -70,7 +70,7 @@ def published(model: str) -> Published:
 def read_published(model: str) -> "dict[str, Tensor]":
     """Return the published weights of `model`: from a package, or as timm downloads them into its own cache.
 
-    Raises `Unreachable` with the next step if timm cannot download them.
+    Raises `DownloadFailed` with the next step if timm cannot download them.
     """
     import timm
 
@@ -83,7 +83,7 @@ def read_published(model: str) -> "dict[str, Tensor]":
         raise
     except Exception as error:  # timm has several ways to download, each with errors of its own
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise Unreachable(
+        raise DownloadFailed(
             f"start=pretrained: the weights of {model} cannot be downloaded: {reason}; use --set model={_LITE0}, whose "
             "weights are installed, a file with --set start=FILE, or --set start=random"
         ) from error

@@ -9,12 +9,11 @@ _MOST_S = 365 * _SECONDS["d"]
 """A year; the timers of Python, torch and Ray do not accept arbitrarily large values."""
 
 
-def parse_duration(text: str, *, option: str, minimum_s: float = 0.001) -> float:
+def parse_duration(text: str, *, option: str) -> float:
     """Return the seconds of a duration such as `30s`, `10m`, `2h` or `1d`; raise `ValueError` naming `option`."""
     if not isinstance(text, str) or not re.match(PATTERN, text):
         raise ValueError(f"{option} must be a number with a unit, s, m, h or d, got {text!r}; use for example 10m")
     seconds = float(text[:-1]) * _SECONDS[text[-1]]
-    if not minimum_s <= seconds <= _MOST_S:
-        least = "at least 0s" if minimum_s == 0 else "more than 0s"
-        raise ValueError(f"{option} must be {least} and at most 365d, got {text!r}; use for example 10m")
+    if not 0 < seconds <= _MOST_S:
+        raise ValueError(f"{option} must be more than 0s and at most 365d, got {text!r}; use for example 10m")
     return seconds

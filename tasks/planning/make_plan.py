@@ -44,7 +44,6 @@ def make_plan(
     refresh: bool = False,
     stage_timeout_s: float = Timeouts.stage_s,
     stall_timeout_s: float = Timeouts.stall_s,
-    download_timeout_s: float = Timeouts.download_s,
 ) -> Plan:
     """Check a request, read storage once, and return the plan of its run.
 
@@ -64,7 +63,7 @@ def make_plan(
             register_as=check_name(registered_model, field="--register-as") if registered_model else None,
             mirrors=tuple(map(mirror_address, mirror)),
             judge_only=judge_only,
-            timeouts=Timeouts(stage_s=stage_timeout_s, stall_s=stall_timeout_s, download_s=download_timeout_s),
+            timeouts=Timeouts(stage_s=stage_timeout_s, stall_s=stall_timeout_s),
         )
         plan = _refreshed(root, plan_once) if refresh else plan_once(refresh=0)
         warm_start.check_comparable(root, plan.registered_model, image_shape=plan.image_shape, classes=plan.classes)

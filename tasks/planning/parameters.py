@@ -19,8 +19,6 @@ class Timeouts:
     """Seconds after which a stage is aborted."""
     stall_s: float = 600.0
     """Seconds without progress after which a training worker is restarted, or the wait for a cluster's nodes ends."""
-    download_s: float = 0.0
-    """Seconds for which to retry if no mirror can be reached."""
 
     def of_job(self, target: URI) -> dict[str, Any]:
         """Return the fields that the specs of all jobs share."""

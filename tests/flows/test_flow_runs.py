@@ -60,7 +60,7 @@ def test_a_wrong_parameter_is_refused_by_its_schema(parameters: dict[str, Any], 
         {},
         {"recipe": "/srv/my_recipe.py:recipe", "register_as": "mine", "data": "s3://bucket/photos"},
         {"workers": 0, "settings": {"epochs": 5, "learning_rate": 1e-3, "precision": "bf16", "channels": 1}},
-        {"workers": None, "settings": None, "register_as": None, "download_timeout": "0s"},
+        {"workers": None, "settings": None, "register_as": None},
     ],
 )
 def test_what_a_deployment_may_be_asked_for_fits_its_schema(parameters: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Downloads: transient errors are retried, and no byte with a wrong checksum is used."""
 
-import contextlib
 import dataclasses
 import gzip
 import hashlib
@@ -19,7 +18,6 @@ from tasks.learning.sources import Split, mnist
 from tasks.learning.sources.mnist_sample import FOLDER, SOURCE
 from tests import mirrors
 from tests.mirrors import Fault, Mirror
-from tests.prefect_system import free_port
 
 NAME = SOURCE.files[0].name
 UNPINNED = [dataclasses.replace(file, content_sha256=None) for file in SOURCE.files]
@@ -109,36 +107,6 @@ class TestFetch:
             fetch(tmp_path, mirror.address, closed)
         assert str(caught.value).startswith(f"{NAME} could not be fetched; {mirror.address}: HTTP Error 404")
         assert f"{closed}: <urlopen error [Errno" in str(caught.value)
-
-
-class TestPatience:
-    @pytest.fixture(autouse=True)
-    def short_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(downloading, "_FIRST_WAIT_S", 0.05)
-
-    def test_mirror_that_comes_up_late_is_waited_for(self, tmp_path: Path) -> None:
-        port, said = free_port(), []
-        with contextlib.ExitStack() as serving:
-
-            def log(message: str, *about: Any) -> None:
-                said.append(message % about)
-                if len(said) == 3:  # the third round has failed too
-                    serving.enter_context(mirrors.serve(FOLDER, port=port))
-
-            address = f"http://127.0.0.1:{port}/"
-            origin = downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[address], log=log, timeout_s=60)
-        assert origin["url"] == address + NAME
-        assert (tmp_path / NAME).read_bytes() == (FOLDER / NAME).read_bytes()
-        assert said[:3] == [line for line in said if "retrying all mirrors for another 1.0 minutes" in line]
-        assert f"{NAME} could not be fetched; {address}: <urlopen error [Errno" in said[0]
-
-    def test_mirror_that_answers_otherwise_is_not_waited_for(self, tmp_path: Path, mirror: Mirror) -> None:
-        mirror.misbehave(NAME, always=404)
-        said: list[str] = []
-        how: dict[str, Any] = {"log": lambda *line: said.append(""), "timeout_s": 60}
-        with mirrors.refusing() as closed, pytest.raises(DownloadFailed):
-            downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[closed, mirror.address], **how)
-        assert said == []
 
 
 @pytest.mark.parametrize("fault", [503, 404, "garbage"])

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tasks.learning import pretrained
-from tasks.learning.downloading import Unreachable, WrongChecksum
+from tasks.learning.downloading import DownloadFailed, WrongChecksum
 from tasks.learning.head import head_of
 from tasks.learning.modeling import Classifier, ModelSpec
 from tests.learning import lite0
@@ -168,7 +168,9 @@ class TestPublished:
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
         model = "timm/mobilenetv3_small_050"
-        with pytest.raises(Unreachable, match=f"^start=pretrained: the weights of {model} cannot .*; use --set model="):
+        with pytest.raises(
+            DownloadFailed, match=f"^start=pretrained: the weights of {model} cannot .*; use --set model="
+        ):
             pretrained.read_published(model)
         repository = timm.get_pretrained_cfg(model[5:]).hf_hub_id
         snapshot = tmp_path / f"models--{repository.replace('/', '--')}" / "snapshots" / "0123"

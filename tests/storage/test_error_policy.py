@@ -10,7 +10,7 @@ from storage.manifest import Damaged
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.learning.checkpoint import WrongResume
-from tasks.learning.downloading import Unreachable, WrongChecksum
+from tasks.learning.downloading import DownloadFailed, WrongChecksum
 from tasks.learning.epoch_metrics import NonFiniteLoss
 from tasks.learning.user_code import UserCodeError
 
@@ -50,7 +50,7 @@ def test_error_that_a_retry_would_meet_again_is_permanent(error: Exception) -> N
         *(
             JobFailed("a worker was lost"),
             JobFailed("ActorDiedError: CUDA mismatch\nnode ran out of memory"),
-            Unreachable("no"),
+            DownloadFailed("no"),
         ),
     ],
     ids=repr,
