@@ -20,7 +20,7 @@ from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
 from tasks.learning import hardware, images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import run_so_far, stage
+from tasks.orchestration.stage import seconds_so_far, stage
 from tasks.planning.parameters import ReportParameters
 from tasks.planning.result_uris import decision_as_json, report_of
 from tasks.report_page import LineageStep, pictures
@@ -53,18 +53,14 @@ def report(
                 parents=parents,
                 parameters={"decision": decision_as_json(decision, reference.root_of(target))},
                 listed=[commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)],
-                statistics=_of_run(data, parameters, predictions),
+                statistics=_of_run(parameters, predictions),
             )
         publish(data, target, registered_model=parameters.registered_model)
     return target
 
 
-def _of_run(
-    data: report_page.ReportData, parameters: ReportParameters, predictions: PredictionsURI
-) -> dict[str, object]:
+def _of_run(parameters: ReportParameters, predictions: PredictionsURI) -> dict[str, object]:
     """Return what `storage.admin.runs` shows of the run that commits the report."""
-    seconds, stages = run_so_far()
-    reused = {stage.name for stage in stages if stage.reused}
     return {
         "registered_model": parameters.registered_model,
         "recipe": parameters.recipe_name,
@@ -72,8 +68,7 @@ def _of_run(
         "dataset": manifest.load(predictions).parent("dataset", of=predictions).name,
         "changes": parameters.changes,
         "settings": parameters.values,
-        "seconds": seconds,
-        "seconds_saved": sum(took for maker, took in data.timings if maker in reused),
+        "seconds": seconds_so_far(),
     }
 
 

@@ -111,7 +111,7 @@ def test_report_and_summary_state_the_problems_of_the_data_and_the_interval_of_t
     for said in ("on obst-gemuse", ">rote Äpfel</th><td>22</td>", "24 x 24 to 56 x 56", *BROKEN, *problems):
         assert said in page
     summary: Any = Artifact.get(f"{trained['registered_model']}-summary")
-    assert summary is not None and trained["uris"]["checkpoint"] in summary.data, "the key is of its own source"
+    assert summary is not None and trained["reason"] in summary.data.replace("\\", ""), "the key is of its own source"
     console.show(trained)
     shown = capsys.readouterr().out
     assert all(f"note           {problem}\n" in shown for problem in problems)

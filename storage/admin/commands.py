@@ -100,8 +100,8 @@ def ls(
       damaged     its manifest cannot be read; verify checks the other files
 
     `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,
-    metrics, whether the model is or was champion, seconds, and the seconds that reuse saved. Its
-    page (--html) also shows the champion of each registered model, and links the reports.
+    metrics, whether the model is or was champion, and seconds. Its page (--html) also shows
+    the champion of each registered model, and links the reports.
 
     Example:
       data-to-model ls checkpoint predictions

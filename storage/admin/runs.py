@@ -14,7 +14,7 @@ from storage.kinds import REPORT
 from storage.uri import CheckpointURI, Root
 
 SORTS: Final = {
-    **{name: name for name in ("created", "registered_model", "recipe", "seconds", "seconds_saved")},
+    **{name: name for name in ("created", "registered_model", "recipe", "seconds")},
     **METRICS,
 }
 """Names by which a user sorts runs, and the fields of their rows."""
@@ -48,7 +48,7 @@ def sort(rows: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Format rows as a table."""
-    middle = ("accuracy", "balanced", "macro F1", "seconds", "saved")
+    middle = ("accuracy", "balanced", "macro F1", "seconds")
     header = ("created", "registered model", "recipe", "changed", *middle, "mark", "run")
     cells = [
         (
@@ -57,13 +57,13 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             row["recipe"] or "-",
             changes_as_text(row["changes"]) or "-",
             *("-" if row[name] is None else f"{row[name]:.4f}" for name in METRICS.values()),
-            *("-" if row[name] is None else f"{row[name]:,.1f}" for name in ("seconds", "seconds_saved")),
+            "-" if row["seconds"] is None else f"{row['seconds']:,.1f}",
             mark(row),
             row["uri"],
         )
         for row in rows
     ]
-    return format.table([header, *cells], right=range(4, 9))
+    return format.table([header, *cells], right=range(4, 8))
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> bytes:
@@ -114,6 +114,5 @@ def _row(folder: Folder) -> dict[str, Any]:
         "champion": False,
         "reason": decision.get("reason", ""),
         "seconds": recorded.get("seconds"),
-        "seconds_saved": recorded.get("seconds_saved"),
         **{role: folder.parents.get(role) for role in REPORT.parents},
     }

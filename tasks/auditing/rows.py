@@ -16,6 +16,7 @@ from tasks.auditing import confident_learning
 from tasks.auditing.confident_learning import LabelNoise
 from tasks.jobs import row_origins
 from tasks.learning import images
+from tasks.report_page import pictures
 
 SCHEMA = pa.schema(
     {
@@ -29,7 +30,6 @@ SCHEMA = pa.schema(
         "probability": pa.float32(),
         "probability_given": pa.float32(),
         "probability_wrong": pa.float32(),
-        "why": pa.string(),
     }
 )
 """Suspects, worst first: `split` and `id` are those of the raw dataset, `row` is that in a Parquet file; of
@@ -99,12 +99,6 @@ def find_suspects(folds: Sequence[Fold]) -> pa.Table:
     suspects = suspects.join(pd.concat(places)).assign(
         sure=is_sure, given=classes[suspects["given"]], likely=classes[suspects["likely"]]
     )
-    columns = ("likely", "probability", "given", "probability_given", "probability_wrong", "sure")
-    suspects["why"] = [
-        f"{likely} {probability:.3f}, {of_label} {own:.3f}"
-        + (f"; the label is wrong with a probability of {wrong:.3f}" if sure else "")
-        for likely, probability, of_label, own, wrong, sure in zip(*(suspects[name] for name in columns), strict=True)
-    ]
     return pa.Table.from_pandas(suspects, schema=SCHEMA, preserve_index=False).replace_schema_metadata(None)
 
 
@@ -131,27 +125,14 @@ def _worst(fold: Fold, number: int, noise: LabelNoise, *, count: int) -> pd.Data
     return pd.concat(frames).nsmallest(count, "probability_given")
 
 
-def _images_of(raw: DatasetURI, suspects: pa.Table) -> dict[int, np.ndarray]:
-    """Read the images of `suspects`, uint8 (H, W, C), by their rank from 0; a raw dataset is read part by part."""
-    recorded = manifest.load(raw)
-    shape, pictures = images.shape_of(recorded.columns["metadata"]), dict[int, np.ndarray]()
-    for split, rows in suspects.select(["split", "id"]).to_pandas().groupby("split"):
-        ranks = dict(zip(rows["id"].tolist(), rows.index.tolist(), strict=True))
-        for part in recorded.split(str(split)):
-            table = tables.read_part(raw, part)
-            chosen = np.flatnonzero(np.isin(table["id"].to_numpy(), rows["id"]))
-            ids, pixels = table["id"].to_numpy()[chosen].tolist(), images.to_arrays(table.take(chosen), shape)[0]
-            pictures |= {ranks[id_]: image for id_, image in zip(ids, pixels, strict=True)}
-    return pictures
-
-
 def render(suspects: pa.Table, folds: Sequence[Fold]) -> str:
     """Render the page; the same suspects give the same bytes."""
     shown = suspects.slice(0, MOST_SHOWN)
-    pictures = _images_of(folds[0].raw, shown)
+    rows = list(zip(shown["split"].to_pylist(), shown["id"].to_pylist(), strict=True))  # an id is the number of the row
+    image_of = pictures.of_raw_rows(folds[0].raw, manifest.load(folds[0].raw), rows)
     template = report_page.environment(Path(__file__).parent).get_template("audit.html.j2")
     return template.render(
-        suspects=[row | {"image": pictures[rank]} for rank, row in enumerate(shown.to_pylist())],
+        suspects=[row | {"image": image_of[key]} for key, row in zip(rows, shown.to_pylist(), strict=True)],
         total=len(suspects),
         sure=sum(suspects["sure"].to_pylist()),
         rows=sum(fold.num_rows for fold in folds),

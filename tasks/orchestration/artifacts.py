@@ -7,12 +7,12 @@ from urllib.parse import quote
 from prefect.artifacts import create_markdown_artifact
 from prefect.variables import Variable
 
-from storage import manifest, reference
+from storage import reference
 from storage.decision import METRICS, metric_title
 from storage.uri import ReportURI, parse_root, redact_text
 from tasks.orchestration.stage import logger
 from tasks.planning.make_plan import default_storage
-from tasks.report_page import ReportData, moment, number
+from tasks.report_page import ReportData, number
 
 REPORTS_URL = "reports_url"
 """Prefect variable with the address at which the folder `reports` of the default storage root is served."""
@@ -53,8 +53,6 @@ def _plain(text: str) -> str:
 def _summary(data: ReportData) -> Iterator[str]:
     decision = data.decision
     yield f"# {data.recipe_name}: {_verdict(data)}\n\n{_plain(decision.reason)}.\n"
-    if decision.decided:
-        yield f"Decided on {moment(decision.decided)} by {_plain(decision.author or 'an unknown user')}.\n"
     if data.sample_notice:
         yield f"> **Note:** this is {data.sample_notice}.\n"
     for problem in data.data_problems:
@@ -64,14 +62,3 @@ def _summary(data: ReportData) -> Iterator[str]:
     yield "| on the test rows | this model | champion before this run |\n|---|---|---|"
     for name in (*METRICS.values(), "test_loss", "expected_calibration_error", "num_rows"):
         yield f"| {metric_title(name)} | {number(data.metrics[name])} | {number(champion.get(name))} |"
-    if decision.difference:
-        yield f"\nCompared with the champion: {_plain(str(decision.difference))}.\n"
-    places = {step.title: step.uri for step in data.lineage if step.uri}
-    prepared = manifest.load(places["Prepared dataset"])
-    rows = {split: sum(file.rows or 0 for file in prepared.split(split)) for split in ("train", "validation", "test")}
-    counted = ", ".join(f"{count:,} {split}" for split, count in rows.items())
-    left_out = sum(prepared.statistics.get("quarantined", {}).values())
-    yield f"\nData set `{data.data_set}`: {counted} rows; {left_out:,} rows excluded.\n"
-    yield "| | |\n|---|---|"
-    for title, uri in places.items():
-        yield f"| {title} | `{uri}` |"

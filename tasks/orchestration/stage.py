@@ -101,10 +101,10 @@ def stage(
     stages.append(current)
 
 
-def run_so_far() -> tuple[float | None, list[Stage]]:
-    """Return the seconds since the run started, none outside a run, and the stages that it has completed."""
+def seconds_so_far() -> float | None:
+    """Return the seconds since the run started; None outside a run."""
     run = _run.get()
-    return (time.monotonic() - run[2], run[1]) if run else (None, [])
+    return time.monotonic() - run[2] if run else None
 
 
 def tidy(scratch: URI) -> None:

@@ -96,7 +96,7 @@ def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, 
     rows = rows.assign(rank=rank).sort_values(["rank", "reason"], kind="stable").head(_LEFT_OUT)
     rows = rows.sort_values(["reason", "source", "row"]).reset_index(drop=True)
     keys = list(zip(rows["source"], rows["row"].astype(int), strict=True))
-    pixels = _of_raw_rows(raw_uri, raw, keys)
+    pixels = of_raw_rows(raw_uri, raw, keys)
     places = checks.places(rows, row_origins.table(raw_uri, raw))
     return [
         {
@@ -115,14 +115,14 @@ def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) 
     pairs = [
         {"kind": kind} | pair for kind in near_duplicates.KINDS if recorded for pair in recorded[kind]["worst"][:_PAIRS]
     ]
-    pixels = _of_raw_rows(raw_uri, raw, [(pair[side]["source"], pair[side]["row"]) for pair in pairs for side in sides])
+    pixels = of_raw_rows(raw_uri, raw, [(pair[side]["source"], pair[side]["row"]) for pair in pairs for side in sides])
     return [
         pair | {side: pair[side] | {"image": pixels[pair[side]["source"], pair[side]["row"]]} for side in sides}
         for pair in pairs
     ]
 
 
-def _of_raw_rows(uri: DatasetURI, raw: Manifest, rows: Collection[RawRow]) -> dict[RawRow, np.ndarray]:
+def of_raw_rows(uri: DatasetURI, raw: Manifest, rows: Collection[RawRow]) -> dict[RawRow, np.ndarray]:
     """Read the images of `rows` that have one; one part is in memory at a time."""
     pictures = dict[RawRow, np.ndarray]()
     if not rows:

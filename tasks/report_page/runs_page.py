@@ -24,7 +24,6 @@ def render(root: Root, *, links_to: str, sort: str | None = None) -> bytes:
         root_name=root.name,
         rows=[_shown(row, links_to) for row in reversed(rows)],
         damaged=damaged,
-        saved=_duration(sum(row["seconds_saved"] or 0 for row in rows)),
         longest_word=0,
     ).encode()
 
@@ -32,8 +31,3 @@ def render(root: Root, *, links_to: str, sort: str | None = None) -> bytes:
 def _shown(row: dict[str, Any], links_to: str) -> dict[str, Any]:
     link = quote(f"{links_to}{REPORT.folder}/{row['uri'].name}/{row['page'].name}", safe="/:")
     return row | {"link": link, "changed": runs.changes_as_text(row["changes"]), "mark": runs.mark(row)}
-
-
-def _duration(seconds: float) -> str:
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"

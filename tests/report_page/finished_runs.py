@@ -54,7 +54,6 @@ def commit_run(
             "changes": changes,
             "settings": {"epochs": 3, "learning_rate": 0.002, "seed": 0} | changes,
             "seconds": 75.0 + number,
-            "seconds_saved": 12.5,
         },
     )
     dated = made.model_copy(update={"created": decided + datetime.timedelta(seconds=2)}).signed()
