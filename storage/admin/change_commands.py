@@ -4,42 +4,15 @@ from typing import Annotated
 
 import typer
 
-from storage import access, champions, exits, reference, registry
-from storage.admin import catalog, format, listing
-from storage.admin.commands import (
-    STORAGE_HELP,
-    Storage,
-    app,
-    command,
-    committed_result,
-    complain,
-    existing_root,
-    show_lines,
-)
+from storage import access, champions, exits, reference
+from storage.admin import format, listing
+from storage.admin.commands import Storage, app, command, committed_result, complain, existing_root, show_lines
 from storage.admin.gc import Garbage
 from storage.manifest import Damaged
 from storage.terminal import count
-from storage.uri import URI, CheckpointURI, Root, is_name, parse_root
+from storage.uri import CheckpointURI, check_name
 
 __all__ = ["app"]
-
-
-def _parse_name(value: str) -> str:
-    if not is_name(value):
-        raise typer.BadParameter(f"must be 1 to 64 of a-z, 0-9 and '-', got {value!r}")
-    return value
-
-
-def _parse_days(value: str) -> int:
-    if not str(value).isdecimal() or int(value) < 1:
-        raise typer.BadParameter(f"must be a whole number >= 1, got {str(value)!r}")
-    return int(value)
-
-
-def _parse_reason(value: str) -> str:
-    if not value.split():
-        raise typer.BadParameter("must not be empty; omit it to record none")
-    return " ".join(value.split())
 
 
 @command
@@ -84,60 +57,35 @@ def history(
 
 @command
 def promote(
-    uri: Annotated[str, typer.Argument(metavar="URI", help="the checkpoint")],
+    uri: Annotated[str, typer.Argument(metavar="URI", help="the checkpoint, below its storage root")],
     *,
-    storage: Annotated[
-        str | None, typer.Option(metavar="URI", help=f"{STORAGE_HELP} (default: the root of the checkpoint)")
-    ] = None,
     register_as: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            parser=_parse_name,
-            help="registered model (default: the one that it competed in, else that of its data)",
-        ),
+        typer.Option(metavar="NAME", help="registered model (default: the one that it competed in, else its data's)"),
     ] = None,
     reason: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", parser=_parse_reason, help="why; recorded and shown with the decision"),
+        str | None, typer.Option(metavar="TEXT", help="why; recorded and shown with the decision")
     ] = None,
 ) -> int:
     """Make a checkpoint the champion, regardless of the gate.
 
     Its bytes are verified first. Later runs with the checkpoint's storage root compare their
-    models with it. Prints a warning if its test accuracy is below that of the champion before.
+    models with it.
 
     Example:
       data-to-model promote data/checkpoints/mnist-resnet18-21ce53ad4667 --reason "fewer 4s taken for 9s"
     """
+    name = register_as and check_name(register_as, field="--register-as")
     checkpoint = CheckpointURI(committed_result(uri)[0].uri)
-    root = _root_of(checkpoint, None if storage is None else parse_root(storage))
+    root = reference.root_of(checkpoint)
+    if root == checkpoint.parent:
+        raise ValueError(
+            f"uri: {checkpoint} is not below a storage root; copy it to ROOT/checkpoints/{checkpoint.name}"
+        )
     access.check_writable(root)
-    name = champions.promote(root, checkpoint, name=register_as, reason=reason)
+    name = champions.promote(root, checkpoint, name=name, reason=" ".join((reason or "").split()))
     show_lines([f"{checkpoint} is now the champion of {name}"])
-    _warn_if_worse(root, name)
     return 0
-
-
-def _root_of(uri: URI, root: Root | None) -> Root:
-    own = reference.root_of(uri)
-    is_copy = own == uri.parent
-    if is_copy and root is None:
-        raise ValueError(f"uri: {uri} is not below a storage root; name the storage root with --storage URI")
-    if root is not None and not is_copy and not reference.is_same(root, own):
-        raise ValueError(f"--storage must be {own}, the root of {uri}, got {root}; omit --storage")
-    return root or own
-
-
-def _warn_if_worse(root: Root, name: str) -> None:
-    """Warn if the champion of `name` has a lower test accuracy than the one before, as far as both are known."""
-    *_, before, now = [None, None, *(decision.champion for decision in registry.history(root, name))]
-    folders = catalog.read_folders(catalog.list_folders(root, ("checkpoint", "predictions", "evaluation")))
-    accuracies = {uri: scores["test_accuracy"] for uri, scores in listing.test_metrics(folders).items()}
-    if now and before and accuracies.get(now, 1) < accuracies.get(before, 0):
-        tested_on = {folder.uri: folder.parents.get("prepared") for folder in folders}
-        rows = "" if tested_on[now] == tested_on[before] else ", each on the test rows of its own data"
-        exits.note(f"warning: accuracy {accuracies[now]:.4f}, the champion had {accuracies[before]:.4f}{rows}")
 
 
 @command
@@ -169,7 +117,7 @@ def gc(
     storage: Storage = "./data",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what can be deleted, without deleting it")] = False,
     keep_days: Annotated[
-        int, typer.Option(metavar="N", parser=_parse_days, help="keep what is younger than N days, at least 1")
+        int, typer.Option(metavar="N", min=1, help="keep what is younger than N days, at least 1")
     ] = 14,
 ) -> int:
     """Delete what is no longer needed.

@@ -1,11 +1,8 @@
-"""Commands of `python -m storage` that only read, ls, show, lineage, verify, and what all of them share."""
+"""Commands of `python -m storage` that only look, and what all of them share."""
 
-import contextlib
-import functools
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
 
 import typer
 
@@ -15,13 +12,14 @@ from storage.admin import lineage as ancestors
 from storage.admin import verify as checks
 from storage.admin.catalog import Folder
 from storage.kinds import KINDS
-from storage.manifest import Damaged, File, Manifest
-from storage.registry import Superseded
+from storage.manifest import Damaged, Manifest
 from storage.terminal import count
 from storage.uri import URI, Root, parse_root
 
-STORAGE_HELP = "storage root: a folder or s3://bucket/prefix"
-Storage = Annotated[str, typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help=STORAGE_HELP)]
+Storage = Annotated[
+    str,
+    typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help="storage root: a folder or s3://bucket/prefix"),
+]
 Result = Annotated[str, typer.Argument(metavar="URI", help="a result, as printed by ls; may be a relative path")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 Sort = Annotated[
@@ -54,17 +52,7 @@ app = exits.make_app(
 
 def command(function: Callable[..., int]) -> Callable[..., int]:
     """Register a command; a `ValueError` in it is an invalid request."""
-
-    @functools.wraps(function)
-    def refusing(**arguments: Any) -> int:
-        try:
-            with exits.refused_if_invalid():
-                return function(**arguments)
-        except Superseded as error:
-            hint = "nothing was changed; check with `data-to-model history` and try again"
-            return complain([f"{error}; {hint}"])
-
-    return exits.command(app)(refusing)
+    return exits.command(app)(exits.refused_if_invalid()(function))
 
 
 def _parse_kind(value: str) -> str:
@@ -184,24 +172,13 @@ def verify(
         folders = [folder for folder in folders if folder.committed is not None or folder.damage]
         damaged = list(checks.of_registry(root))
     sizes = [file.size for folder in folders if folder.manifest for file in folder.manifest.files]
-    with _progress(sum(sizes)) as advance:
-        damaged += [line for folder in folders for line in checks.of_folder(folder, deep=deep, on_file=advance)]
+    for folder in folders:
+        damaged += checks.of_folder(folder, deep=deep)
     show_lines(damaged)
     what = f"{count(len(folders), 'result')}, {count(len(sizes), 'file')}, {format.size(sum(sizes))}"
     sound = "all files match their checksums" if deep else "all files present, sizes match"
     show_lines([f"{what}: {len(damaged)} damaged" if damaged else f"OK: {sound} ({what})"])
     return exits.FAILED if damaged else 0
-
-
-@contextlib.contextmanager
-def _progress(num_bytes: int) -> Iterator[Callable[[File], None]]:
-    """Show a bar on a terminal; the block calls what it gets with each file that is checked."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("checking", total=num_bytes)
-        yield lambda file: progress.advance(task, file.size)
 
 
 def existing_root(storage: str) -> Root:

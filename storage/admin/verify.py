@@ -1,18 +1,17 @@
 """Verification of committed files; yields one sentence for each problem."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from storage import champions, files, manifest
 from storage.admin.catalog import Folder
-from storage.manifest import Damaged, File
+from storage.manifest import Damaged
 from storage.uri import Root
 
 
-def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = lambda file: None) -> Iterator[str]:
+def of_folder(folder: Folder, *, deep: bool) -> Iterator[str]:
     """Yield a sentence for every listed file that is missing or has another size.
 
     With `deep`, also for every file whose bytes differ, and for a parent whose bytes changed since `folder` was made.
-    `on_file` is called with each file after its check.
     """
     if folder.damage:
         yield folder.damage
@@ -28,7 +27,6 @@ def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = l
                 problem = f"it cannot be read ({error.strerror or error})"
         if problem:
             yield manifest.damage(folder.uri, file, problem)
-        on_file(file)
     if deep:
         yield from of_parents(folder)
 

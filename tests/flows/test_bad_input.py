@@ -115,9 +115,9 @@ REQUESTS = [
     Bad("up --port {taken}", "--port {taken} cannot be used ... Address already in use"),
     Bad("deploy extra", "extra"),
     Bad("deploy", "PREFECT_API_URL ... http://***@[", {"PREFECT_API_URL": "http://user:secret@["}),
-    Bad("storage promote {raw} --storage {root}", "uri ... checkpoint ... {raw} of kind raw"),
-    Bad("storage promote {checkpoint} --storage {root}", "uri ... {checkpoint} ... data ... --register-as"),
-    Bad("storage gc --keep-days=1.5", "--keep-days ... whole number ... '1.5'"),
+    Bad("storage promote {raw}", "uri ... checkpoint ... {raw} of kind raw"),
+    Bad("storage promote {checkpoint}", "uri ... {checkpoint} ... not below a storage root"),
+    Bad("storage gc --keep-days=1.5", "--keep-days ... integer"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -194,15 +195,15 @@ class TestLineage:
         assert (answer.code, answer.err, answer.out[0]) == (1, [], f"checkpoint  {model.checkpoint}")
         assert answer.out[1].startswith(f"└─ prepared  {model.prepared}  ") and words in answer.out[1]
 
-    @pytest.mark.parametrize("parent", ["no URI", "s3://no-such-bucket/x", "/no/such/place", "itself"])
+    @pytest.mark.parametrize("parent", ["no URI", "s3://no-such-bucket/x", "/no/such/place"])
     def test_lineage_marks_a_parent_that_cannot_exist(self, root: Root, s3: Server, ask: Ask, parent: str) -> None:
         uri = results.place(root, "checkpoint", "odd")
         made = commits.commit(uri, kind="checkpoint", parents={}, parameters={}, listed=[])
-        named = made.as_parent(uri).model_copy(update={} if parent == "itself" else {"uri": parent})
+        named = made.as_parent(uri).model_copy(update={"uri": parent})
         files.put(uri.child(manifest.NAME), made.model_copy(update={"parents": {"prepared": named}}).signed().to_json())
         answer = ask("lineage", uri)
-        assert (answer.code, answer.err) == (0 if parent == "itself" else 1, [])
-        assert any(word in answer.out[-1] for word in ("DAMAGED", "MISSING", "see above"))
+        assert (answer.code, answer.err) == (1, [])
+        assert "DAMAGED" in answer.out[-1] or "MISSING" in answer.out[-1]
 
 
 class TestVerify:
@@ -256,7 +257,7 @@ class TestChampion:
         monkeypatch.setenv("LOGNAME", "ada")
         other = results.run(root, "other")
         results.decide(root, model, challenger=other)
-        ask("promote", other.checkpoint, "--storage", root)
+        ask("promote", other.checkpoint)
         ask("rollback", DATA, "--storage", root)
         *_, by_hand, back = registry.history(root, DATA)
         promoted, rolled_back = (
@@ -282,33 +283,16 @@ class TestChampion:
 
 
 class TestPromoteAndRollback:
-    def test_promoted_by_hand_in_the_checkpoint_s_own_root_and_rolled_back(
-        self, root: Root, model: Model, ask: Ask, tmp_path: Path
-    ) -> None:
+    def test_promoted_by_hand_with_a_reason_and_rolled_back(self, root: Root, model: Model, ask: Ask) -> None:
         other = results.run(root, "other")
-        answer = ask("promote", other.checkpoint, "--storage", f"{tmp_path}/elsewhere")
-        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-        assert answer.err[0].startswith(f"error: --storage must be {root}, the root of {other.checkpoint}, got ")
-        assert not Path(f"{tmp_path}/elsewhere").exists()
-        answer = ask("promote", other.checkpoint)
+        answer = ask("promote", other.checkpoint, "--reason", "sees  the new camera")
         assert answer == Answer(0, [f"{other.checkpoint} is now the champion of digits"], [])
         assert registry.champion(root, DATA) == other.checkpoint
+        assert ask("history", "--storage", root).out[0].endswith(": promoted by hand: sees the new camera")
         answer = ask("rollback", DATA, "--storage", root)
         assert (answer.code, answer.err, len(answer.out)) == (0, [], 1)
         assert registry.champion(root, DATA) == model.checkpoint
         answer = ask("rollback", DATA, "--storage", root)
-        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-
-    def test_worse_model_is_promoted_with_a_warning_and_the_reason_is_kept(
-        self, root: Root, model: Model, ask: Ask
-    ) -> None:
-        worse = results.run(root, "worse", accuracy=0.7241)
-        answer = ask("promote", worse.checkpoint, "--storage", root, "--reason", "sees  the new camera")
-        warned = "warning: accuracy 0.7241, the champion had 0.9877, each on the test rows of its own data"
-        assert answer == Answer(0, [f"{worse.checkpoint} is now the champion of digits"], [warned])
-        assert ask("history", DATA, "--storage", root).out[-2].endswith(": promoted by hand: sees the new camera")
-        assert ask("history", "--storage", root).out[0].endswith(": promoted by hand: sees the new camera")
-        answer = ask("promote", model.checkpoint, "--storage", root, "--reason", " ")
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
 
     def test_decision_that_somebody_made_meanwhile_is_told(
@@ -323,55 +307,31 @@ class TestPromoteAndRollback:
         monkeypatch.setattr(manifest, "verify", verify_slowly)
         results.decide(root, results.run(root, "other"))
         answer = ask("rollback", DATA, "--storage", root)
-        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
-        assert "000003.json was recorded in the meantime; nothing was changed" in answer.err[0]
+        assert (answer.code, answer.out) == (1, [])
+        assert "000003.json was recorded in the meantime" in answer.err[0]
 
-    def test_copy_outside_a_root_is_promoted_only_in_a_named_root(
-        self, root: Root, model: Model, ask: Ask, tmp_path: Path
-    ) -> None:
-        copy = tmp_path / "copies" / model.checkpoint.name
-        for path, content in results.listing(Root(model.checkpoint)).items():
-            files.put(URI(str(copy)).child(path), content)
-        words = ["promote", str(copy), "--register-as", "letters"]
-        answer = ask(*words)
+    def test_copy_outside_a_root_is_not_promoted(self, model: Model, ask: Ask, tmp_path: Path) -> None:
+        shutil.copytree(model.checkpoint, tmp_path / "copies" / "model")
+        answer = ask("promote", f"{tmp_path}/copies/model", "--register-as", "letters")
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-        assert "name the storage root with --storage URI" in answer.err[0]
-        assert not (tmp_path / "copies" / "registry").exists()
-        assert ask(*words, "--storage", root).code == 0
-        assert registry.champion(root, "letters") == copy.as_posix()
-
-    def test_only_a_checkpoint_is_promoted(self, root: Root, model: Model, ask: Ask) -> None:
-        answer = ask("promote", model.raw, "--storage", root)
-        assert (answer.code, len(answer.err)) == (2, 1)
-        assert f"uri must be a checkpoint, got {model.raw} of kind raw" in answer.err[0]
+        assert "copies/model is not below a storage root; copy it to ROOT/checkpoints/" in answer.err[0]
 
 
-class TestGc:
-    @pytest.fixture
-    def old(self, root: Root, model: Model) -> Model:
-        """A run of long ago that nobody needs, and a leftover."""
-        old = results.run(root, "old")
-        results.write_part(model.raw, rows=9)
-        for uri in old.all() | model.all():
-            results.set_age(uri, days=40)
-        return old
-
-    def test_dry_run_prints_what_goes_and_changes_nothing(self, root: Root, old: Model, ask: Ask) -> None:
-        before = results.listing(root)
-        assert len(ask("gc", "--dry-run", "--keep-days", "41", "--storage", root).out) == 1
-        dry = ask("gc", "--dry-run", "--storage", root)
-        assert results.listing(root) == before
-        wet = ask("gc", "--storage", root)
-        assert (dry.code, dry.err, wet.code, wet.err) == (0, [], 0, [])
-        assert [line.replace("would delete", "deleted") for line in dry.out[:-1]] == wet.out[:-1]
-        assert len(wet.out) == 8
-        assert wet.out[-1].startswith("Deleted 7 items (") and dry.out[-1].startswith("Dry run: would delete 7 items (")
-        assert sum("/old-" not in path for path in set(before) - set(results.listing(root))) == 1
-        assert (
-            ask("verify", "--deep", "--storage", root)
-            .out[0]
-            .startswith("OK: all files match their checksums (6 results, ")
-        )
+def test_gc_deletes_what_its_dry_run_lists(root: Root, model: Model, ask: Ask) -> None:
+    old = results.run(root, "old")
+    results.write_part(model.raw, rows=9)
+    for uri in old.all() | model.all():
+        results.set_age(uri, days=40)
+    before = results.listing(root)
+    assert len(ask("gc", "--dry-run", "--keep-days", "41", "--storage", root).out) == 1
+    dry = ask("gc", "--dry-run", "--storage", root)
+    assert results.listing(root) == before
+    wet = ask("gc", "--storage", root)
+    assert (dry.code, dry.err, wet.code, wet.err) == (0, [], 0, [])
+    assert [line.replace("would delete", "deleted") for line in dry.out[:-1]] == wet.out[:-1]
+    assert wet.out[-1].startswith("Deleted 7 items (") and dry.out[-1].startswith("Dry run: would delete 7 items (")
+    assert sum("/old-" not in path for path in set(before) - set(results.listing(root))) == 1
+    assert ask("verify", "--deep", "--storage", root).code == 0
 
 
 READERS = [["ls"], ["history"], ["history", DATA], ["verify"], ["gc", "--dry-run"]]
@@ -415,8 +375,9 @@ class TestWrongRequests:
             (["ls", "checkpoints"], ["KIND", "'checkpoints'", "checkpoint"]),
             (["show", "s3://user:secret@bucket/x"], ["uri", "AWS_*"]),
             (["ls", "--storage", "gopher://x"], ["--storage", "gopher://x"]),
-            (["gc", "--keep-days", "0"], ["--keep-days", "'0'", ">= 1"]),
-            (["gc", "--keep-days", "1.5"], ["--keep-days", "'1.5'", "whole number"]),
+            (["gc", "--keep-days", "0"], ["--keep-days", "greater than or equal to 1"]),
+            (["promote", "x", "--register-as", "a/b"], ["--register-as", "'a/b'"]),
+            (["gc", "--keep-days", "1.5"], ["--keep-days", "valid integer"]),
         ],
     )
     def test_it_is_refused_in_one_line(self, ask: Ask, words: list[str], expected: list[str]) -> None:
@@ -425,21 +386,6 @@ class TestWrongRequests:
         assert answer.err[0].startswith("error: ") and "secret" not in answer.err[0]
         for word in expected:
             assert word in answer.err[0]
-
-    @pytest.mark.parametrize("trouble", ["bucket", "key", "endpoint"])
-    @pytest.mark.timeout(60)
-    def test_s3_that_cannot_be_reached_is_told(
-        self, s3: Server, ask: Ask, trouble: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        root = f"s3://{'no-such-bucket' if trouble == 'bucket' else s3.bucket}/x"
-        if trouble == "key":
-            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-key")
-        if trouble == "endpoint":
-            monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        for words in (["ls", "--storage", root], ["show", f"{root}/x"]):
-            answer = ask(*words)
-            assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-            assert root in answer.err[0] and "wrong-key" not in answer.err[0]
 
 
 def test_s3_that_breaks_off_is_told_in_one_line(
