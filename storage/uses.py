@@ -6,15 +6,13 @@ a marker for `DAYS` days after it was written.
 """
 
 import contextlib
-import logging
-import threading
 from collections.abc import Iterable, Iterator
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from storage import error_policy, files, reference
+from storage import files, reference
 from storage.manifest import Damaged
-from storage.uri import URI, Root, redact_text
+from storage.uri import URI, Root
 
 FOLDER = "uses"
 """Folder below a root for the markers."""
@@ -24,56 +22,38 @@ _REFERENCES = TypeAdapter(tuple[str, ...])
 
 
 class Uses:
-    """Results that a run uses, named in its markers; thread-safe."""
+    """Results that a run uses, named in its marker below `root`, and below `others` that it may write to."""
 
-    def __init__(self, run: str) -> None:
-        self._run = run
-        self._roots: list[Root] = []
-        self._uris: set[URI] = set()
-        self._writing = threading.Lock()
+    def __init__(self, root: Root, others: Iterable[Root], *, run: str) -> None:
+        self._uris = set[URI]()
+        self._markers = {each: each.child(f"{FOLDER}/{run}.json") for each in (root, *others)}
+        self._root = root
 
     def add(self, uris: Iterable[URI]) -> None:
         """Name `uris` too; garbage collection that starts afterwards keeps them."""
-        with self._writing:
-            if new := set(uris) - self._uris:
-                self._uris |= new
-                for root in self._roots:
-                    self._write(root)
-
-    def mark(self, root: Root) -> None:
-        """Write a marker below `root` too."""
-        with self._writing:
-            self._write(root)
-            self._roots.append(root)
+        self._uris.update(uris)
+        for root, marker in self._markers.items():
+            references = sorted({reference.of(uri, root=root) for uri in self._uris})
+            with contextlib.nullcontext() if root is self._root else contextlib.suppress(OSError):
+                files.put(marker, _REFERENCES.dump_json(tuple(references), indent=1))
 
     def remove(self) -> None:
         """Delete the markers; one that cannot be deleted expires."""
-        for root in self._roots:
-            with _only_warning(f"the marker of this run below {root} is no longer needed but cannot be deleted"):
-                files.remove(self._marker(root))
-
-    def _write(self, root: Root) -> None:
-        references = {reference.of(uri, root=root) for uri in self._uris}
-        files.put(self._marker(root), _REFERENCES.dump_json(tuple(sorted(references)), indent=1))
-
-    def _marker(self, root: Root) -> URI:
-        return root.child(f"{FOLDER}/{self._run}.json")
+        for marker in self._markers.values():
+            with contextlib.suppress(OSError):
+                files.remove(marker)
 
 
 @contextlib.contextmanager
 def using(root: Root, uris: Iterable[URI], *, run: str) -> Iterator[Uses]:
-    """Name `uris`, and those that the block adds, in the marker of `run` below `root`.
+    """Name `uris`, and those that the block adds, in the marker of `run` below `root` and below the roots of `uris`.
 
-    The marker goes with the end of the block, unless that is an error. Each other root with some of the `uris` gets a
-    marker too, if it can be written to; if not, a warning is logged.
+    The marker goes with the end of the block, unless that is an error.
     """
     uris = list(uris)
-    uses = Uses(run)
+    others = {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}
+    uses = Uses(root, others, run=run)
     uses.add(uris)
-    uses.mark(root)
-    for other in {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}:
-        with _only_warning(f"gc of {other} may delete what this run uses there: its marker cannot be written"):
-            uses.mark(other)
     yield uses
     uses.remove()
 
@@ -83,29 +63,14 @@ def used(root: Root, *, since: float) -> set[URI]:
 
     Raises `Damaged` if a marker cannot be read.
     """
-    folder, uris = root.child(FOLDER), set[URI]()
-    for entry in files.walk(folder):
-        # In folders are the files that an interrupted garbage collection had moved aside.
-        if entry.path.endswith(".json") and "/" not in entry.path and entry.modified > since:
-            with contextlib.suppress(FileNotFoundError):  # its run has ended meanwhile
-                uris |= _read(folder.child(entry.path), root)
+    uris = set[URI]()
+    for entry in files.walk(root.child(FOLDER)):
+        marker = root.child(f"{FOLDER}/{entry.path}")
+        if not entry.path.endswith(".json") or entry.modified <= since:
+            continue
+        with contextlib.suppress(FileNotFoundError):  # its run has ended meanwhile
+            try:
+                uris |= {reference.resolve(name, root=root) for name in _REFERENCES.validate_json(files.read(marker))}
+            except ValueError:  # also pydantic's
+                raise Damaged(f"{marker} cannot be read; delete it when no run is active below {root}") from None
     return uris
-
-
-def _read(marker: URI, root: Root) -> set[URI]:
-    try:
-        return {reference.resolve(name, root=root) for name in _REFERENCES.validate_json(files.read(marker))}
-    except (ValidationError, ValueError):
-        raise Damaged(f"{marker} cannot be read; delete it when no run is active below {root}") from None
-
-
-@contextlib.contextmanager
-def _only_warning(problem: str) -> Iterator[None]:
-    """Log an error of the storage in the block as `problem` instead of raising it."""
-    try:
-        yield
-    except Exception as error:
-        if not error_policy.is_storage_error(error):
-            raise
-        reason = redact_text(" ".join(str(error).split())) or type(error).__name__
-        logging.getLogger(__name__).warning("%s (%s)", problem, reason)

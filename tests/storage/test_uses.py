@@ -40,19 +40,16 @@ def test_a_run_that_failed_keeps_its_marker_for_a_week_and_the_same_run_takes_it
     assert not files.walk(root.child("uses"))
 
 
-def test_another_root_that_cannot_be_written_to_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_root_that_cannot_be_written_to_does_not_stop_the_run(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other/uses").write_text("in its way")
     here, other = Root(f"{tmp_path}/here"), Root(f"{tmp_path}/other")
     uris = [results.place(here, "raw", "own"), results.place(other, "raw", "foreign")]
     with uses.using(here, uris, run="a"):
-        assert uris[0] in used(here)
-    assert [message for message in caplog.messages if f"gc of {other} may delete what this run uses" in message]
+        assert used(here) == set(uris)
 
 
 def test_a_marker_that_cannot_be_read_is_named(root: Root) -> None:
-    files.put(root.child("uses/.tmp-aside/_manifest.json"), b"moved aside by gc")
-    assert not used(root)
     files.put(root.child("uses/a.json"), b"garbage")
     with pytest.raises(Damaged, match=r"uses/a\.json cannot be read; delete it when no run is active"):
         used(root)
