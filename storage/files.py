@@ -90,8 +90,8 @@ def exists(uri: URI) -> bool:
 def put(uri: URI, content: bytes | Path, *, mode: Literal["create", "replace"] = "replace") -> None:
     """Write a file in one step: readers see all of `content` or what was there before.
 
-    Of several writers at once that `create`, exactly one succeeds; if the reply to its write is lost, it still learns
-    that the file is its own, even if another writer wrote the same content.
+    Of several writers at once that `create` different bytes, exactly one succeeds; if the reply of S3 to its write is
+    lost, it still learns that the file is its own.
 
     Args:
         uri: The file; its folder is created.

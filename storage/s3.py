@@ -4,7 +4,6 @@ import errno
 import functools
 import itertools
 import os
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,8 +29,6 @@ _PART_BYTES = 2**24
 """Bytes of a part of an upload, of which one at a time is in memory; S3 takes no fewer than 5 MiB."""
 _KEYS_PER_REQUEST = 1000
 """Maximum number of files that S3 deletes in one request."""
-_CREATOR = "creator"
-"""Metadata key with the creator's token, by which a creator recognises its own file."""
 _MOST_CONNECTIONS = 64
 """Open connections that a client keeps for the threads that share it."""
 _ERRORS = {
@@ -106,21 +103,14 @@ def replace(uri: URI, content: bytes | Path) -> None:
 
 
 def create(uri: URI, content: bytes) -> None:
-    """Create a file; raises `FileExistsError`, except for a file that an earlier try of the same call created."""
-    token = uuid.uuid4().hex
+    """Create a file; raises `FileExistsError`, except for the same bytes: the reply to an earlier try may be lost."""
     try:
-        _request("put_object", uri, Body=content, IfNoneMatch="*", Metadata={_CREATOR: token})
+        _request("put_object", uri, Body=content, IfNoneMatch="*")
     except FileExistsError:
-        # The reply to an earlier try may have been lost.
-        if _creator(uri) != token:
-            raise
-
-
-def _creator(uri: URI) -> str | None:
-    with suppress(FileNotFoundError):  # removed meanwhile
-        creator: str | None = _request("head_object", uri)["Metadata"].get(_CREATOR)
-        return creator
-    return None
+        with suppress(FileNotFoundError):  # removed meanwhile
+            if read(uri) == content:
+                return
+        raise
 
 
 def names(folder: URI) -> set[str]:
@@ -151,16 +141,12 @@ def walk(folder: URI, *, unnamed: list[str]) -> Iterator[tuple[str, int, float, 
 
 def remove(uri: URI) -> None:
     """Delete everything at and below `uri`."""
+    key = _split(uri)[1]
     with suppress(FileNotFoundError):  # no such bucket
-        bucket, key = _split(uri)
         keys = [entry["Key"] for page in _pages(uri) for entry in page.get("Contents", [])]
-        remove_listed([f"s3://{bucket}/{each}" for each in (*keys, key) if each != "/"])
-
-
-def remove_listed(places: Sequence[str]) -> None:
-    """Delete the files `places` of one bucket, and nothing below them."""
-    for start in range(0, len(places), _KEYS_PER_REQUEST):
-        with_retries(functools.partial(_remove, places[start : start + _KEYS_PER_REQUEST]))
+        keys += [key] if key != "/" else []
+        for start in range(0, len(keys), _KEYS_PER_REQUEST):
+            with_retries(functools.partial(_remove, uri, keys[start : start + _KEYS_PER_REQUEST]))
 
 
 def has_content(uri: URI) -> bool:
@@ -189,10 +175,10 @@ def _s3fs() -> Any:
     return s3fs.S3FileSystem(use_listings_cache=False)
 
 
-def _remove(places: Sequence[str]) -> None:
-    objects = {"Objects": [{"Key": _split(place)[1]} for place in places], "Quiet": True}
-    for failed in _call("delete_objects", places[0], Delete=objects).get("Errors", []):
-        message = f"s3://{_split(places[0])[0]}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
+def _remove(uri: URI, keys: Sequence[str]) -> None:
+    objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+    for failed in _call("delete_objects", uri, Delete=objects).get("Errors", []):
+        message = f"{failed.get('Key')} below {uri} cannot be removed ({failed.get('Code')})"
         raise ConnectionError(message) if failed.get("Code") in S3_CODES else OSError(errno.EIO, message)
 
 

@@ -1,18 +1,14 @@
 """Garbage collection: mark what is needed, and sweep what is not needed and old."""
 
-import contextlib
 import dataclasses
-import os
 import re
 import time
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from storage import champions, files, manifest, s3, uses
+from storage import champions, files, manifest, uses
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, Folder
 from storage.failpoints import failpoint
-from storage.files import Entry
 from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.terminal import count
@@ -32,13 +28,9 @@ class Removal:
     folder: Folder
     uri: URI
     """The whole folder, or a file or folder in it."""
-    entries: Sequence[Entry]
+    size: int
+    """Total bytes of the files that this deletes."""
     why: str
-
-    @property
-    def size(self) -> int:
-        """Total bytes of the files that this deletes."""
-        return sum(entry.size for entry in self.entries)
 
 
 class Garbage:
@@ -76,24 +68,9 @@ class Garbage:
             self._read_markers()
             if removal.uri != removal.folder.uri or not self._stays(removal.folder):
                 failpoint("collect", removal.uri)
-                self._delete(removal)
+                files.remove(removal.uri.child(manifest.NAME))  # first: what has a manifest is complete
+                files.remove(removal.uri)
                 yield removal
-
-    def _delete(self, removal: Removal) -> None:
-        """Delete a manifest before the other files; on a disk move a folder aside first, in one step."""
-        uri = removal.uri
-        if uri.is_s3:  # a key may be named like a folder, whose files stay
-            places = [removal.folder.uri.child(entry.path) for entry in removal.entries]
-            s3.remove_listed([place for place in places if place.name == manifest.NAME])
-            s3.remove_listed([place for place in places if place.name != manifest.NAME])
-            return
-        if os.path.isdir(uri):
-            aside = self._root.child(f"{uses.FOLDER}/.tmp-{uuid.uuid4().hex}")
-            os.makedirs(aside.parent, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # somebody else deletes it
-                os.rename(uri, aside)
-            uri = aside
-        files.remove(uri)
 
     def _read_markers(self) -> None:
         """Count what the markers name now as needed from now on."""
@@ -158,30 +135,31 @@ class Garbage:
             what = "scratch files" if folder.kind == SCRATCH else "no manifest"
             age = f"committed {self._age(changed)} ago, not needed"
             why = age if folder.manifest else f"{what}, unchanged for {self._age(changed)}"
-            yield Removal(folder=folder, uri=folder.uri, entries=folder.entries, why=why)
+            yield Removal(folder=folder, uri=folder.uri, size=folder.size, why=why)
         else:
             yield from self._strays(folder)
 
     def _strays(self, folder: Folder) -> Iterator[Removal]:
-        listed = {manifest.NAME, *(file.path for file in folder.manifest.files)} if folder.manifest else set[str]()
-        incomplete: dict[str, list[Entry]] = {}
+        listed = [manifest.NAME, *(file.path for file in folder.manifest.files)] if folder.manifest else []
+        incomplete: dict[str, float] = {}
         for entry in folder.entries:
             if temporary := _TEMPORARY.match(entry.path):
-                incomplete.setdefault(temporary[0], []).append(entry)
-            elif folder.manifest and entry.path not in listed and self._is_old(entry.modified):
+                incomplete[temporary[0]] = max(entry.modified, incomplete.get(temporary[0], 0.0))
+            elif folder.manifest and self._is_old(entry.modified) and not _needs(listed, entry.path):
                 why = f"not listed in the manifest, unchanged for {self._age(entry.modified)}"
-                yield Removal(folder=folder, uri=folder.uri.child(entry.path), entries=[entry], why=why)
-        for path, entries in incomplete.items():
-            if self._is_old(max(entry.modified for entry in entries)):
-                yield Removal(folder=folder, uri=folder.uri.child(path), entries=entries, why="incomplete write")
+                yield Removal(folder=folder, uri=folder.uri.child(entry.path), size=entry.size, why=why)
+        for path, modified in incomplete.items():
+            if self._is_old(modified):
+                size = sum(entry.size for entry in folder.entries if f"{entry.path}/".startswith(f"{path}/"))
+                yield Removal(folder=folder, uri=folder.uri.child(path), size=size, why="incomplete write")
 
     def _old_markers(self) -> Iterator[Removal]:
-        """Yield the use markers that no longer count, and what an interrupted garbage collection had moved aside."""
+        """Yield the use markers that no longer count, and incomplete ones."""
         folder = catalog.read_folder(self._root.child(uses.FOLDER), uses.FOLDER)
         for entry in folder.entries:
             if not _TEMPORARY.match(entry.path) and self._now - entry.modified >= uses.DAYS * _DAY_S:
                 why = f"marker of a run that wrote it {self._age(entry.modified)} ago"
-                yield Removal(folder=folder, uri=folder.uri.child(entry.path), entries=[entry], why=why)
+                yield Removal(folder=folder, uri=folder.uri.child(entry.path), size=entry.size, why=why)
         yield from self._strays(folder)
 
     def _is_old(self, time: float) -> bool:
@@ -189,3 +167,8 @@ class Garbage:
 
     def _age(self, time: float) -> str:
         return count(int((self._now - time) // _DAY_S), "day")
+
+
+def _needs(listed: Iterable[str], path: str) -> bool:
+    """Return whether a manifest lists `path`, or on S3 a file below a key of that name."""
+    return any(f"{each}/".startswith(f"{path}/") for each in listed)

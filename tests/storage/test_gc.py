@@ -78,36 +78,21 @@ class TestCommittedResults:
         assert rest(root, second.lineage()) == second.lineage()
 
     def test_files_stay_as_long_as_what_was_made_from_them_is_needed(self, root: Root) -> None:
-        downloads = {name: results.commit(root, "files", name) for name in ("champion", "other")}
-        models = {
-            name: results.run(root, name, raw=results.commit(root, "raw", name, files=uri))
-            for name, uri in downloads.items()
-        }
+        files_of = {name: results.commit(root, "files", name) for name in ("champion", "other")}
+        raw_of = {name: results.commit(root, "raw", name, files=uri) for name, uri in files_of.items()}
+        models = {name: results.run(root, name, raw=raw) for name, raw in raw_of.items()}
         results.decide(root, models["champion"])
-        found = look(root)
-        order = [removal.uri for removal in found.find()]
-        assert order[-1] == downloads["other"], "what was made from them goes first"
-        assert collect(found) == models["other"].all() | {downloads["other"]}
-        assert rest(root, [downloads["champion"]]) == {downloads["champion"]}
+        garbage = look(root)
+        assert garbage.find()[-1].uri == files_of["other"], "what was made from them goes first"
+        assert collect(garbage) == models["other"].all() | {files_of["other"]}
+        assert rest(root, [files_of["champion"]]) == {files_of["champion"]}
 
-    def test_every_data_set_keeps_its_champion(self, root: Root) -> None:
-        for data in ("digits", "letters"):
-            results.decide(root, results.run(root, data), data=data)
-        assert collect(look(root)) == set()
-
-    def test_predictions_of_the_champion_keep_the_dataset_that_they_are_of(self, root: Root) -> None:
-        champion, other = results.run(root, "champion"), results.run(root, "other")
-        results.decide(root, champion)
-        batch = results.commit(root, "predictions", "b", checkpoint=champion.checkpoint, dataset=other.prepared)
-        collect(look(root))
-        assert rest(root, other.all() | {batch}) == {batch, other.prepared, other.raw}
-
-    def test_champion_that_was_promoted_through_another_path_to_the_same_root_stays(self, tmp_path: Path) -> None:
+    def test_every_data_set_keeps_its_champion_also_one_promoted_through_a_link(self, tmp_path: Path) -> None:
         (tmp_path / "real").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "real")
         real, link = Root(f"{tmp_path}/real"), Root(f"{tmp_path}/link")
-        champion = results.run(link, "champion")
-        results.decide(link, champion)
+        for data, root in (("digits", real), ("letters", link)):
+            results.decide(root, results.run(root, data), data=data)
         assert collect(look(real)) == set()
 
     def test_lineage_is_followed_out_of_the_root_and_back(self, root: Root) -> None:
@@ -169,22 +154,18 @@ class TestLeftovers:
         results.decide(root, model)
         scratch = root.child("runs/mine-0123456789ab")
         places = [model.raw, model.raw.child("train"), root.child("uses/x"), scratch]
+        folder = scratch.child(".tmp-download")
         use(root, scratch)
         for place in places:
             files.put(place.child(".tmp-a1"), b"")
+        for path in ("a/.tmp-b/c", "d"):
+            files.put(folder.child(path), b"")
         files.put(scratch.child("train.json"), b"{}")
         assert collect(look(root, days_later=0.9, keep_days=1)) == set()
-        assert collect(look(root, days_later=1.1, keep_days=1)) == {place.child(".tmp-a1") for place in places}
-
-    def test_half_written_folder_goes_as_a_whole_when_its_newest_file_is_old(self, root: Root) -> None:
-        folder = root.child("runs/mine-0123456789ab/.tmp-download-x")
-        files.put(folder.child("a/.tmp-b/c"), b"")
-        files.put(folder.child("d"), b"")
-        use(root, folder.parent)
+        gone = {place.child(".tmp-a1") for place in places} | {folder}
         results.set_age(folder.child("a"), days=2)
-        assert collect(look(root, days_later=0, keep_days=1)) == set()
-        results.set_age(folder, days=2)
-        assert collect(look(root, days_later=0, keep_days=1)) == {folder}
+        assert collect(look(root, days_later=0.9, keep_days=1)) == set(), "its newest file counts"
+        assert collect(look(root, days_later=1.1, keep_days=1)) == gone
 
     @pytest.mark.parametrize("is_committed", [True, False])
     def test_files_of_attempts_go_when_they_are_old_and_no_run_names_their_result(
@@ -240,15 +221,6 @@ def test_what_a_run_names_between_mark_and_sweep_stays_with_all_that_it_was_made
     assert rest(root, model.all()) == model.lineage() | {model.predictions}
 
 
-def test_somebody_else_deletes_it_meanwhile(root: Root) -> None:
-    model = results.run(root, "model")
-    garbage = look(root)
-    removals = garbage.find()
-    files.remove(model.raw)
-    assert len(list(garbage.remove(removals))) == len(model.all())
-    assert not files.walk(root)
-
-
 def test_the_same_on_s3(s3: Server) -> None:
     root = Root(f"s3://{s3.bucket}/{uuid.uuid4().hex}")
     champion, other, used = (results.run(root, name) for name in ("champion", "other", "used"))
@@ -256,10 +228,10 @@ def test_the_same_on_s3(s3: Server) -> None:
     scratch = results.write_scratch(root, other.checkpoint)
     use(root, used.checkpoint)
     key = champion.raw.child("train").removeprefix(f"s3://{s3.bucket}/")
-    s3.client().put_object(Bucket=s3.bucket, Key=key)  # named like a folder, which stays
+    s3.client().put_object(Bucket=s3.bucket, Key=key)  # named like a folder: both stay
     kept = champion.all() | used.lineage()
     gone = other.all() | (used.all() - used.lineage())
-    assert collect(look(root, days_later=6, keep_days=1)) == gone | {scratch, champion.raw.child("train")}
+    assert collect(look(root, days_later=6, keep_days=1)) == gone | {scratch}
     assert rest(root, kept | gone) == kept
 
 
