@@ -22,11 +22,6 @@ Storage = Annotated[
 ]
 Result = Annotated[str, typer.Argument(metavar="URI", help="a result, as printed by ls; may be a relative path")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
-Sort = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help=f"sort runs by {', '.join(runs.SORTS)}; the largest last (default: created)"),
-]
-Csv = Annotated[str | None, typer.Option("--csv", metavar="FILE", help="also write the runs to this CSV file")]
 Html = Annotated[
     str | None,
     typer.Option("--html", metavar="FILE", help="also write the runs to this page, to be opened in a browser"),
@@ -69,8 +64,6 @@ def ls(
     ] = None,
     *,
     storage: Storage = "./data",
-    sort: Sort = None,
-    csv: Csv = None,
     html: Html = None,
     as_json: Json = False,
 ) -> int:
@@ -93,15 +86,14 @@ def ls(
 
     Example:
       data-to-model ls checkpoint predictions
-      data-to-model ls runs --sort accuracy --csv runs.csv --html runs.html
+      data-to-model ls runs --html runs.html
     """
     if kinds == [_RUNS]:
-        return _show_runs(existing_root(storage), sort=sort, csv=csv, html=html, as_json=as_json)
+        return _show_runs(existing_root(storage), html=html, as_json=as_json)
     if kinds and _RUNS in kinds:
         raise ValueError(f"kind: {_RUNS} cannot be listed with {', '.join({*kinds} - {_RUNS})}; list it alone")
-    for option, value in (("--sort", sort), ("--csv", csv), ("--html", html)):
-        if value:
-            raise ValueError(f"{option} is only for runs; use: ls {_RUNS}")
+    if html:
+        raise ValueError(f"--html is only for runs; use: ls {_RUNS}")
     root = existing_root(storage)
     current_champions, damaged = listing.current_champions(root)
     names = [decision.champion for decision in current_champions.values() if decision and decision.champion]
@@ -117,14 +109,13 @@ def ls(
 
 
 @command
-def show(uri: Result, *, as_json: Json = False) -> int:
-    """Print one manifest: parents, parameters, metrics, files.
+def show(uri: Result) -> int:
+    """Print one manifest as JSON, after checking it: parents, parameters, statistics, files.
 
     Example:
       data-to-model show data/evaluations/mnist-resnet18-ea7059670cc6
     """
-    folder, result = committed_result(uri)
-    show_lines([result.to_json().decode().rstrip()] if as_json else format.page(folder, result))
+    show_lines([committed_result(uri)[1].to_json().decode().rstrip()])
     return 0
 
 
@@ -193,18 +184,14 @@ def existing_root(storage: str) -> Root:
     return root
 
 
-def _show_runs(root: Root, *, sort: str | None, csv: str | None, html: str | None, as_json: bool) -> int:
+def _show_runs(root: Root, *, html: str | None, as_json: bool) -> int:
     """Print all runs below `root`; return the exit code."""
     rows, damaged = runs.of(root)
-    if sort:
-        rows = runs.sort(rows, sort)
-    if csv:
-        files.put(access.parse_file(csv, option="--csv"), runs.as_csv(rows))
     if html:
         from tasks.report_page import runs_page  # its imports take longer than most commands
 
         page = access.parse_file(html, option="--html")
-        files.put(page, runs_page.render(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/", sort=sort))
+        files.put(page, runs_page.render(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/"))
     if as_json:
         print(json.dumps(rows, indent=1))
     elif rows:

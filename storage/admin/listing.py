@@ -26,7 +26,7 @@ def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[d
     """
     needed = {*kinds, SCRATCH, *(other for kind in kinds for other in KINDS[kind].accuracy_from)}
     folders = catalog.read_folders(catalog.list_folders(root, needed))
-    scores = test_metrics(folders)
+    scores = _test_metrics(folders)
     names = {champion.name for champion in champions}
     return [
         _document(folder, kind, names, scores.get(folder.uri, {}))
@@ -42,7 +42,7 @@ def _kind_of_attempts(root: Root, folder: Folder) -> str:
     return kind.name if kind and not manifest.is_committed(kind.place(root, folder.uri.name)) else ""
 
 
-def test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
+def _test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
     """Return the metrics of each evaluation, its predictions and reports, each model and export, by URI and name.
 
     A model's metrics are those on the test rows of its own training data, even if it was also evaluated on other rows.

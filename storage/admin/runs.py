@@ -1,10 +1,8 @@
 """Runs as rows, one for each report: what a run changed, its metrics, its decision, and what it took."""
 
-import csv
 import datetime
-import io
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from storage import files
 from storage.admin import catalog, format, listing
@@ -12,13 +10,6 @@ from storage.admin.catalog import Folder
 from storage.decision import METRICS
 from storage.kinds import REPORT
 from storage.uri import CheckpointURI, Root
-
-SORTS: Final = {
-    **{name: name for name in ("created", "registered_model", "recipe", "seconds")},
-    **METRICS,
-}
-"""Names by which a user sorts runs, and the fields of their rows."""
-_ONLY_IN_JSON: Final = ("changes", "settings")
 
 
 def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
@@ -36,14 +27,6 @@ def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
     rows = [_row(folder) for folder in folders if folder.manifest]
     rows = [row | {"champion": _is_champion(row, current)} for row in rows]
     return sorted(rows, key=lambda row: (row["created"], row["uri"])), damaged
-
-
-def sort(rows: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    """Sort by one of `SORTS`, the largest last, those without a value first; raises `ValueError` for other names."""
-    if by not in SORTS:
-        raise ValueError(f"--sort must be one of {', '.join(SORTS)}, got {by!r}")
-    field = SORTS[by]
-    return sorted(rows, key=lambda row: (row[field] is not None, row[field]))
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -64,20 +47,6 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         for row in rows
     ]
     return format.table([header, *cells], right=range(4, 8))
-
-
-def as_csv(rows: Sequence[dict[str, Any]]) -> bytes:
-    """Format rows as CSV."""
-    table = [
-        {name: value for name, value in row.items() if name not in _ONLY_IN_JSON}
-        | {"changes": changes_as_text(row["changes"])}
-        for row in rows
-    ]
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(table[0]) if table else [])
-    writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue().encode()
 
 
 def changes_as_text(changes: Mapping[str, Any]) -> str:

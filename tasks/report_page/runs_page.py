@@ -9,16 +9,14 @@ from storage.uri import Root
 from tasks import report_page
 
 
-def render(root: Root, *, links_to: str, sort: str | None = None) -> bytes:
+def render(root: Root, *, links_to: str) -> bytes:
     """Render the page as self-contained HTML without scripts; the same storage gives the same bytes.
 
     Args:
         root: Storage root.
         links_to: Address of the root for the links to reports, with a slash at the end; not quoted.
-        sort: One of `runs.SORTS`, by which the rows descend; none: by time.
     """
     rows, damaged = runs.of(root)
-    rows = runs.sort(rows, sort or "created")
     template = report_page.environment().get_template("runs.html.j2")
     return template.render(
         root_name=root.name,

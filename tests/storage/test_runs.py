@@ -1,6 +1,5 @@
-"""`ls runs` as a user sees it: one row a run, as a table, as JSON and as CSV."""
+"""`ls runs` as a user sees it: one row a run, as a table and as JSON."""
 
-import csv
 import json
 import resource
 import subprocess
@@ -60,26 +59,10 @@ def test_runs_have_their_changes_metrics_decision_and_times(root: Root, three: l
     ]
 
 
-def test_runs_are_sorted_and_written_as_csv(root: Root, three: list[URI], ask: Ask, tmp_path: Path) -> None:
-    file = tmp_path / "runs.csv"
-    out = ask("ls", "runs", "--sort", "accuracy", "--csv", str(file), "--storage", root).out
-    assert [line.split()[-1] for line in out[1:]] == [three[2], three[0], three[1]]
-    with file.open(newline="") as opened:
-        rows = list(csv.DictReader(opened))
-    assert [(row["uri"], row["test_accuracy"], row["changes"]) for row in rows] == [
-        (three[2], "0.9", "epochs=9 seed=7"),
-        (three[0], "0.95", ""),
-        (three[1], "0.98", "epochs=5"),
-    ]
-
-
 def test_what_cannot_be_listed_is_refused_with_the_next_step(root: Root, ask: Ask) -> None:
     commit_run(root, 1)
     messages = {
         "ls runs raw": "kind: runs cannot be listed with raw; list it alone",
-        "ls --sort accuracy": "--sort is only for runs; use: ls runs",
-        "ls runs --sort size": "--sort must be one of created, registered_model, recipe, ",
-        "ls runs --csv .": "--csv must be a file, got the folder .; add a name",
         "ls runs --html .": "--html must be a file, got the folder .; add a name",
         "ls --html runs.html": "--html is only for runs; use: ls runs",
     }
