@@ -1,7 +1,6 @@
 """Registered models: their champions, past and present, decisions of users on them, and their default names."""
 
 import contextlib
-import difflib
 import hashlib
 import os
 import uuid
@@ -25,15 +24,20 @@ def registered_models(root: Root) -> list[str]:
 
 
 def require_champion(root: Root, name: str) -> CheckpointURI:
-    """Return the champion of `name`; raises a `ValueError` that lists all registered models with one if it has none."""
-    if champion := registry.champion(root, name):
+    """Return the champion of `name`; of the only registered model that has one, if `name` is empty.
+
+    Raises `ValueError` if there is none, or several; the message lists them.
+    """
+    if name and (champion := registry.champion(root, name)):
         return champion
     names = with_champion(root)
+    if len(names) == 1 and not name:
+        return require_champion(root, names[0])
+    missing = f"{root} has no champion of {name!r}" if name else f"{root} has no champion"
     if not names:
-        raise ValueError(f"{root} has no champion of {name!r} or of any other registered model; run the pipeline first")
-    alike = [known for known in names if known.startswith(f"{name}-")] or difflib.get_close_matches(name, names)
-    hint = f"; did you mean champion:{alike[0]}?" if alike else ""
-    raise ValueError(f"{root} has no champion of {name!r}; there are champions of {', '.join(names)}{hint}")
+        raise ValueError(f"{missing}; run the pipeline first")
+    problem = missing if name else "there are several champions"
+    raise ValueError(f"{problem}; choose one: champion:{', champion:'.join(names)}")
 
 
 def with_champion(root: Root) -> list[str]:
@@ -45,16 +49,6 @@ def with_champion(root: Root) -> list[str]:
     return names
 
 
-def only_registered_model(root: Root) -> str:
-    """Return the only registered model with a champion; raise `ValueError` if there are several or none."""
-    names = with_champion(root)
-    if len(names) > 1:
-        raise ValueError(f"there are several champions; choose one: champion:{', champion:'.join(names)}")
-    if not names:
-        raise ValueError(f"{root} has no champion; run the pipeline first")
-    return names[0]
-
-
 def find_checkpoint(root: Root, model: str, *, option: str) -> CheckpointURI:
     """Return the checkpoint that `model` names: its URI, `champion:NAME`, or `champion`, the only one below `root`.
 
@@ -62,7 +56,7 @@ def find_checkpoint(root: Root, model: str, *, option: str) -> CheckpointURI:
     """
     kind, _, name = model.partition(":")
     if kind == "champion":
-        return require_champion(root, name or only_registered_model(root))
+        return require_champion(root, name)
     return CheckpointURI(parse_root(model, option=option))
 
 
@@ -142,9 +136,8 @@ def rollback(root: Root, name: str) -> Decision:
 def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, reason: str | None = None) -> str:
     """Make `checkpoint` the champion, regardless of the gate, record the user's `reason`, return the registered model.
 
-    That is `name`, or else the one in which it competed, or else that of the data it was trained on. Raises
-    `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if another
-    decision was recorded in the meantime.
+    That is `name`, or else the one in which it competed. Raises `ValueError` if the URI is not a checkpoint, `Damaged`
+    if its bytes changed, and `Superseded` if another decision was recorded in the meantime.
     """
     kind = manifest.load(checkpoint).kind
     if kind != "checkpoint":
@@ -192,14 +185,10 @@ def _registered_model(root: Root, checkpoint: CheckpointURI) -> str:
         for name in registered_models(root)
         if any(decision.challenger == checkpoint for decision in registry.history(root, name))
     ]
-    if len(judged_in) > 1:
-        raise ValueError(f"uri: {checkpoint} competed in {', '.join(judged_in)}; select one with --register-as")
-    try:
-        return judged_in[0] if judged_in else default_of_raw(_raw_of(checkpoint))
-    except FileNotFoundError as error:
-        raise ValueError(f"uri: {checkpoint}: its data cannot be determined: {error}; use --register-as") from None
-    except (KeyError, ValueError):
-        raise ValueError(f"uri: {checkpoint} does not record its data; use --register-as") from None
+    if len(judged_in) != 1:
+        competed = ", ".join(judged_in) or "no registered model"
+        raise ValueError(f"uri: {checkpoint} competed in {competed}; select one with --register-as NAME")
+    return judged_in[0]
 
 
 def _raw_of(checkpoint: CheckpointURI) -> Manifest:

@@ -61,7 +61,7 @@ def promote(
     *,
     register_as: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="registered model (default: the one that it competed in, else its data's)"),
+        typer.Option(metavar="NAME", help="registered model (default: the one that it competed in)"),
     ] = None,
     reason: Annotated[
         str | None, typer.Option(metavar="TEXT", help="why; recorded and shown with the decision")

@@ -187,5 +187,8 @@ def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pi
     checkpoint = crown(made, "fruit")
     assert champions.promote(root, checkpoint) == "fruit"
     assert champions.promote(root, checkpoint, name="greens") == "greens"
-    with pytest.raises(ValueError, match=r"^uri: .* competed in fruit, greens; select one with --register-as"):
-        champions.promote(root, checkpoint)
+    lonely = CheckpointURI(root.child("checkpoints/lonely-0123456789ab"))
+    commits.commit(lonely, kind="checkpoint", parents={}, parameters={}, listed=[])
+    for uri, names in ((checkpoint, "fruit, greens"), (lonely, "no registered model")):
+        with pytest.raises(ValueError, match=f"^uri: .* competed in {names}; select one with --register-as NAME$"):
+            champions.promote(root, uri)

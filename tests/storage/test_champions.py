@@ -86,23 +86,18 @@ def test_last_change_is_the_decision_that_made_the_current_champion(story: str, 
 
 
 def test_a_registered_model_without_a_champion_is_refused_with_the_names_of_those_that_have_one(root: Root) -> None:
-    nobody = f"^{root} has no champion of 'mnist'"
-    with pytest.raises(ValueError, match=f"{nobody} or of any other registered model; run the pipeline first$"):
+    with pytest.raises(ValueError, match=f"^{root} has no champion of 'mnist'; run the pipeline first$"):
         champions.require_champion(root, "mnist")
     one = history("A")[0]
-    for name in ("cifar10", "mnist-sample", "photos-0a1b2c3d"):
+    for name in ("cifar10", "photos-0a1b2c3d"):
         registry.append(root, name, one)
     registry.append(root, "mnist", one.model_copy(update={"champion": None, "promoted": False}))
     registry.append(root, "damaged", one)
     files.put(root.child("registry/damaged/000001.json"), b"{}")
     assert champions.require_champion(root, "cifar10") == one.champion
-    names = "there are champions of cifar10, mnist-sample, photos-0a1b2c3d"
-    with pytest.raises(ValueError, match=rf"{nobody}; {names}; did you mean champion:mnist-sample\?$"):
+    names = "; choose one: champion:cifar10, champion:photos-0a1b2c3d$"
+    with pytest.raises(ValueError, match=f"^{root} has no champion of 'mnist'{names}"):
         champions.require_champion(root, "mnist")
-    with pytest.raises(ValueError, match=rf"{names}; did you mean champion:cifar10\?$"):
-        champions.require_champion(root, "cifar-10")
-    with pytest.raises(ValueError, match=f"{names}$"):
-        champions.require_champion(root, "owls")
 
 
 def test_judged_are_promoted_and_rejected_checkpoints_of_all_registered_models_that_can_be_read(root: Root) -> None:
@@ -126,16 +121,6 @@ def test_rollback_to_a_damaged_or_missing_checkpoint_is_refused(root: Root) -> N
     with pytest.raises(ValueError, match="does not exist any more"):
         champions.rollback(root, DATA)
     assert registry.champion(root, DATA) == second.checkpoint
-
-
-def test_checkpoint_of_an_unknown_data_set_is_not_promoted(root: Root) -> None:
-    model = results.run(root, "model")
-    files.remove(model.raw)
-    with pytest.raises(ValueError, match=f"uri: .*{model.raw} is not committed"):
-        champions.promote(root, model.checkpoint)
-    lonely = results.commit(root, "checkpoint", "lonely")
-    with pytest.raises(ValueError, match="uri: .*does not record its data; use --register-as"):
-        champions.promote(root, CheckpointURI(lonely))
 
 
 def test_promotion_by_hand_of_what_is_deleted_meanwhile_is_refused(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,7 +258,7 @@ class TestChampion:
 class TestPromoteAndRollback:
     def test_promoted_by_hand_with_a_reason_and_rolled_back(self, root: Root, model: Model, ask: Ask) -> None:
         other = results.run(root, "other")
-        answer = ask("promote", other.checkpoint, "--reason", "sees  the new camera")
+        answer = ask("promote", other.checkpoint, "--register-as", DATA, "--reason", "sees  the new camera")
         assert answer == Answer(0, [f"{other.checkpoint} is now the champion of digits"], [])
         assert registry.champion(root, DATA) == other.checkpoint
         assert ask("history", "--storage", root).out[0].endswith(": promoted by hand: sees the new camera")
@@ -389,7 +389,9 @@ def test_every_command_does_the_same_on_s3(s3: Server, ask: Ask) -> None:
     root = Root(f"s3://{s3.bucket}/command-line")
     first, second = results.run(root, "first"), results.run(root, "second")
     results.decide(root, first)
-    assert ask("promote", second.checkpoint).out == [f"{second.checkpoint} is now the champion of digits"]
+    assert ask("promote", second.checkpoint, "--register-as", DATA).out == [
+        f"{second.checkpoint} is now the champion of digits"
+    ]
     assert ask("rollback", DATA, "--storage", root).code == 0
     assert ask("history", "--storage", root).out[0].startswith(f"digits  {first.checkpoint}  ")
     assert len(ask("ls", "--storage", root).out) == 13 and len(ask("lineage", second.report).out) > 5
