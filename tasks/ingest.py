@@ -43,8 +43,6 @@ def ingest(files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters
                 warm_start.check_comparable(reference.root_of(raw), parameters.registered_model, **images_now)
             for line in data_summary.of_raw(recorded):
                 logger().info(line)
-        if parameters.user_images is not None and (unreadable := user_files.describe_unreadable(recorded)):
-            logger().warning("--data: %s", unreadable)
     return raw
 
 

@@ -117,7 +117,7 @@ def gather(
         temperature=predicted.statistics["temperature"],
         coverage=evaluated["coverage"],
         class_counts=by_split(prepared.statistics.get("class_counts", {})),
-        data_problems=tuple(find_data_problems(raw, prepared, trained)),
+        data_problems=tuple(find_data_problems(raw, prepared)),
         slices=evaluated.get("slices"),
         lineage=tuple(_lineage(steps, raw, target, decision)),
         timings=[(maker, result.statistics["seconds"]) for maker, result in results.items() if result],

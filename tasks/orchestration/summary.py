@@ -30,7 +30,7 @@ def summarize(
 ) -> dict[str, Any]:
     """Build a JSON document with all URIs, the metrics, the decision and the stages with what they reused."""
     raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics
-    problems = find_data_problems(raw, manifest.load(plan.prepared), manifest.load(plan.checkpoint))
+    problems = find_data_problems(raw, manifest.load(plan.prepared))
     interval = wilson(evaluated["test_accuracy"], evaluated["num_rows"])
     sources = [source | {"url": redact_text(source["url"])} for source in raw.statistics["sources"]]
     return {

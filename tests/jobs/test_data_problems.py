@@ -53,18 +53,6 @@ def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
             False,
         ),
         (
-            {"prepared": {"copies_in_class": {"train": 2, "validation": 0, "test": 1}}},
-            "3 rows with the image of another row of the class (2 in train, 1 in test)",
-            (),
-            False,
-        ),
-        (
-            {"prepared": {"copies_in_class": {"train": 1, "test": 0}}},
-            "1 row with the image of another row of the class (1 in train)",
-            (),
-            True,
-        ),
-        (
             {"prepared": {"class_counts": _BALANCED | {"train": {"cat": 240, "dog": 60}}}},
             "unbalanced classes: 240 training rows of cat, 60 of dog; with class_weights=balanced they count alike",
             (),
@@ -73,13 +61,6 @@ def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
         (
             {"prepared": {"class_counts": _BALANCED | {"test": {"cat": 0, "dog": 6}}}},
             "classes without test rows: cat",
-            (),
-            False,
-        ),
-        (
-            {"checkpoint": {"steps_per_epoch": 5, "training_rows": 169, "recipe": {"training": {"batch_size": 32}}}},
-            "batch_size=32 gives 5 steps an epoch; each epoch skips 9 of 169 training rows, different ones each "
-            "time; use a smaller --set batch_size",
             (),
             False,
         ),
@@ -95,6 +76,5 @@ def test_each_problem_is_stated_once_with_its_files_and_what_needs_no_action_is_
 ) -> None:
     raw = _committed(tmp_path, "raw", statistics.get("raw", {}))
     prepared = _committed(tmp_path, "prepared", {"class_counts": _BALANCED} | statistics.get("prepared", {}))
-    checkpoint = _committed(tmp_path, "checkpoint", statistics.get("checkpoint", {}))
-    problems = [(one.summary, one.details, one.is_minor) for one in find_data_problems(raw, prepared, checkpoint)]
+    problems = [(one.summary, one.details, one.is_minor) for one in find_data_problems(raw, prepared)]
     assert problems == ([(summary, details, is_minor)] if summary else [])

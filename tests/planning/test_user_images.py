@@ -17,7 +17,6 @@ from tasks.learning import recipes
 from tasks.planning import data_option, make_plan, plan, user_images
 from tasks.planning.user_images import listing
 from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
-from tests.ingested import ingested
 from tests.runs import options_of
 from tests.storage.test_files import without_privileges
 
@@ -128,20 +127,6 @@ def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) 
     assert [file.path for file in listed.files] == ["test/cat/c.png", "train/cat/a.png", "train/dog/b.png"]
     odd = {"part of the key is empty, '.' or '..'; rename them": (2, ["train/../e.png", "train/cat//d.png"])}
     assert left_out(listed) == odd, "an empty key that ends in a slash stands for a folder"
-
-
-def test_images_that_cannot_be_read_are_told_by_name_and_reason_also_when_they_were_ingested_before(
-    pictures: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(2):
-        caplog.clear()
-        ingested(planned(pictures))
-        told = [one.getMessage() for one in caplog.records if "could not be read" in one.getMessage()]
-        assert len(told) == 1 and told[0].startswith("--data: 3 of 16 images could not be read: ")
-        for path, why in zip(
-            BROKEN, ("empty file", "truncated", "not an image in a supported format (PNG, "), strict=True
-        ):
-            assert f"{path} ({why}" in told[0]
 
 
 def test_only_the_files_decide_the_fingerprint(pictures: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import commits, files, s3
-from storage.manifest import File, Manifest
+from storage.manifest import File
 from storage.uri import URI
 from tasks.jobs import row_origins
 from tasks.jobs.ingest import pieces
@@ -26,8 +26,6 @@ COLUMNS = (*row_origins.SCHEMA.names, "unreadable")
 million files."""
 _SHOWN = 20
 """Most unreadable images in the manifest's statistics; the table of sources names all files with such images."""
-_MAX_IN_MESSAGE = 5
-"""Most unreadable images in a line of the terminal."""
 
 
 def write_listing(scratch: URI, entries: Sequence[UserFile]) -> URI:
@@ -129,13 +127,3 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
         "notice": None,
     }
     return [table], statistics
-
-
-def describe_unreadable(raw: Manifest) -> str | None:
-    """Return text that names a raw dataset's first unreadable images and the reasons; None if all were read."""
-    unreadable = raw.statistics.get("unreadable") or {}
-    if not unreadable.get("named"):
-        return None
-    names, count = unreadable["named"][:_MAX_IN_MESSAGE], unreadable["count"]
-    more = ", ..." if count > len(names) else ""
-    return f"{count:,} of {raw.rows:,} images could not be read: {', '.join(names)}{more}"

@@ -1,7 +1,6 @@
 """Checks of a raw dataset: which rows cannot be used and why, and whether too few are left."""
 
 import hashlib
-import json
 import math
 from collections import Counter
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from storage import tables
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import events, row_origins
@@ -29,26 +27,8 @@ _FILES_IN_MESSAGE = 5
 """Most files in a message."""
 
 
-def check_schema(raw: Manifest) -> pa.Schema:
-    """Return the schema that every part must have; raise `ValueError` if it is not one of images with labels."""
-    metadata = raw.columns.get("metadata", {})
-    try:
-        encoding = images.store_of(metadata)
-        columns = images.schema(json.loads(metadata["shape"]), json.loads(metadata["classes"]), store=encoding)
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(
-            "the raw dataset's manifest has no image shape and classes, so it contains no images"
-        ) from None
-    expected = tables.describe(columns)["columns"]
-    if raw.columns.get("columns") != expected:
-        raise ValueError(f"schema must be {expected}, got {raw.columns.get('columns')}")
-    return columns
-
-
-def check_rows(
-    uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classes: int, backend: StageBackend
-) -> pd.DataFrame:
-    """Return all rows, each with the reason if it is unusable; raise `ValueError` for an empty split or a wrong schema.
+def check_rows(uri: DatasetURI, raw: Manifest, *, num_classes: int, backend: StageBackend) -> pd.DataFrame:
+    """Return all rows, each with the reason if it is unusable; raise `ValueError` for an empty split.
 
     Columns: source, row (number in its split), id, label, digest (of the image) and reason (empty if usable).
     """
@@ -56,36 +36,27 @@ def check_rows(
         if not any(file.rows for file in raw.split(split)):
             raise ValueError(f"the raw dataset has no rows in split {split!r}")
     frames: dict[str, list[pd.DataFrame]] = {split: [] for split in SPLITS}
-    how = {"expected": tables.describe(columns)["columns"], "num_classes": num_classes}
     done, total = 0, sum(file.rows or 0 for split in SPLITS for file in raw.split(split))
     for number, split in enumerate(SPLITS):
-        for table in backend.map(uri, raw.split(split), _checked, **how):
+        for table in backend.map(uri, raw.split(split), _checked, num_classes=num_classes):
             source = pd.Categorical.from_codes(np.full(len(table), number), categories=pd.Index(SPLITS))
             frames[split].append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=source))
             done += len(table)
             events.progress("rows checked", done, total, fraction=done / total / 2)
     # Sorted by source and row without a sort: the rows of a split arrive in order.
-    checked = pd.concat([frame for split in sorted(SPLITS) for frame in frames[split]], ignore_index=True)
-    again = checked.duplicated(["source", "id"]) & (checked["reason"] == "")
-    checked.loc[again, "reason"] = "id appears twice"
-    return pd.DataFrame(checked)
+    return pd.concat([frame for split in sorted(SPLITS) for frame in frames[split]], ignore_index=True)
 
 
-def _checked(table: pa.Table, *, expected: dict[str, str], num_classes: int) -> pa.Table:
-    columns = tables.describe(table.drop_columns("row").schema)["columns"]
-    if columns != expected:
-        raise ValueError(f"a part's schema must be {expected}, as the manifest says, got {columns}")
+def _checked(table: pa.Table, *, num_classes: int) -> pa.Table:
     label = table["label"].to_pandas()
     reason = np.full(len(table), "", dtype=object)
     reason[table["image"].is_null().to_numpy()] = UNREADABLE
     reason[((label < 0) | (label >= num_classes)).to_numpy()] = f"label is not in 0..{num_classes - 1}"
     reason[label.isna().to_numpy()] = "label is missing"
-    reason[(table["id"].to_pandas() < 0).to_numpy()] = "id is negative"
-    reason[table["id"].is_null().to_numpy()] = "id is missing"
     return pa.table(
         {
             "row": table["row"],
-            "id": table["id"].fill_null(-1),
+            "id": table["id"],
             "label": table["label"].fill_null(-1),
             "digest": [_digest(image) for image in table["image"].to_pylist()],
             "reason": reason.astype(str),
@@ -148,18 +119,10 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
         raise ValueError(f"no usable training rows of class {names}; add training images, or remove the class")
 
 
-def copies_in_class(checked: pd.DataFrame, raw: Manifest) -> dict[str, int]:
-    """Count the usable rows of each split with the image of an earlier row of their class.
-
-    Copies among the test rows of the user's own images are marked to be left out, so that accuracy and p-value count
-    each image once. A published test split stays as it was published.
-    """
-    usable = checked[checked["reason"] == ""]
-    copies = usable[usable.duplicated(["source", "label", "digest"])]
-    counts = {split: int((copies["source"] == split).sum()) for split in SPLITS}
-    if "ingest" in raw.parameters:
-        checked.loc[copies.index[copies["source"] == "test"], "reason"] = _COPY
-    return counts
+def leave_out_copies(checked: pd.DataFrame) -> None:
+    """Mark usable test rows with the image of an earlier one of their class, so that each image counts once."""
+    test = checked[(checked["reason"] == "") & (checked["source"] == "test")]
+    checked.loc[test.index[test.duplicated(["label", "digest"])], "reason"] = _COPY
 
 
 def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:

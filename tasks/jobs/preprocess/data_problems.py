@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from storage.manifest import Manifest
 from storage.terminal import count
-from tasks.learning.epoch_metrics import few_steps_hint
 
 _IMBALANCE = 4
 """Warn if the largest class has this many times the training rows of the smallest: a class of 20 % beside one of 80 %,
@@ -36,13 +35,13 @@ class DataProblem:
     details: tuple[str, ...] = ()
     """Files, rows or reasons; the last is `...` if there are more."""
     is_minor: bool = False
-    """Whether only the section Data shows it, as nothing needs to be done: system files, copies in train."""
+    """Whether only the section Data shows it, as nothing needs to be done, for example about system files."""
 
     def __str__(self) -> str:
         return ": ".join([self.summary, ", ".join(self.details[:_SHOWN])]) if self.details else self.summary
 
 
-def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest | None = None) -> list[DataProblem]:
+def find_data_problems(raw: Manifest, prepared: Manifest) -> list[DataProblem]:
     """List the problems that the manifests of a run record; the same results give the same list."""
     statistics = prepared.statistics
     return [
@@ -51,9 +50,7 @@ def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest |
         *_contradictions(statistics),
         *_near_duplicates(raw, statistics),
         *_overlap(statistics),
-        *_copies(statistics),
-        *_class_balance(statistics, checkpoint.statistics if checkpoint else {}),
-        *(_few_steps(checkpoint.statistics) if checkpoint else ()),
+        *_class_balance(statistics),
     ]
 
 
@@ -108,16 +105,7 @@ def _overlap(prepared: Statistics) -> Iterator[DataProblem]:
         yield DataProblem(summary=summary, details=_named([f"id {id_}" for id_ in rows["ids"]], rows["count"]))
 
 
-def _copies(prepared: Statistics) -> Iterator[DataProblem]:
-    copies = {split: rows for split, rows in by_split(prepared.get("copies_in_class") or {}).items() if rows}
-    if copies:
-        where = ", ".join(f"{rows:,} in {split}" for split, rows in copies.items())
-        summary = f"{count(sum(copies.values()), 'row')} with the image of another row of the class ({where})"
-        is_left_out = any("copy" in reason for reason in prepared.get("quarantined") or ())
-        yield DataProblem(summary=summary, is_minor=is_left_out or "test" not in copies)
-
-
-def _class_balance(prepared: Statistics, checkpoint: Statistics) -> Iterator[DataProblem]:
+def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:
     counts = prepared.get("class_counts") or {}
     for split in ("validation", "test"):
         if missing := [name for name, rows in counts.get(split, {}).items() if not rows]:
@@ -126,17 +114,8 @@ def _class_balance(prepared: Statistics, checkpoint: Statistics) -> Iterator[Dat
     train = sorted((rows, name) for name, rows in counts.get("train", {}).items())
     if train and train[-1][0] >= _IMBALANCE * train[0][0]:
         (fewest, smallest), (most, largest) = train[0], train[-1]
-        training = checkpoint.get("recipe", {}).get("training", {})
-        hint = "" if training.get("class_weights") == "balanced" else "; with class_weights=balanced they count alike"
-        summary = f"unbalanced classes: {most:,} training rows of {largest}, {fewest:,} of {smallest}{hint}"
-        yield DataProblem(summary=summary)
-
-
-def _few_steps(checkpoint: Statistics) -> Iterator[DataProblem]:
-    if "steps_per_epoch" in checkpoint:
-        size, rows = checkpoint["recipe"]["training"]["batch_size"], checkpoint["training_rows"]
-        if hint := few_steps_hint(checkpoint["steps_per_epoch"], batch_size=size, num_rows=rows):
-            yield DataProblem(summary=hint)
+        rows = f"{most:,} training rows of {largest}, {fewest:,} of {smallest}"
+        yield DataProblem(summary=f"unbalanced classes: {rows}; with class_weights=balanced they count alike")
 
 
 def _named(names: list[str], total: int) -> tuple[str, ...]:

@@ -31,16 +31,18 @@ _SUMMED_AT_ONCE = 2**18
 def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     """Commit the prepared dataset: the same rows and bytes for any size of cluster and order of execution.
 
-    Unusable rows are left out, counted by reason and listed in the split `quarantine`. Raises `ValueError` if the
-    schema is wrong, too many rows are unusable, or a split or class is empty.
+    Unusable rows are left out, counted by reason and listed in the split `quarantine`. Raises `ValueError` if too many
+    rows are unusable, or a split or class is empty.
     """
     started = time.monotonic()
     raw = manifest.load(spec.source)
-    columns = checks.check_schema(raw)
+    classes, shape = images.classes_of(raw.columns["metadata"]), images.shape_of(raw.columns["metadata"])
+    store = images.store_of(raw.columns["metadata"])
+    columns = images.schema(shape, classes, store=store)
     files.check_space(spec.target, needed=sum(file.size for file in raw.files))
-    classes = images.classes_of(raw.columns["metadata"])
-    checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), backend=backend)
-    copies = checks.copies_in_class(checked, raw)
+    checked = checks.check_rows(spec.source, raw, num_classes=len(classes), backend=backend)
+    if "ingest" in raw.parameters:  # the user's own images; a published test split stays as it was published
+        checks.leave_out_copies(checked)
     quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
     in_train = checks.test_rows_in_train(checked)
     in_two_classes = checks.images_in_two_classes(checked, spec.source, raw)
@@ -75,9 +77,8 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         schema=tables.describe(columns),
         statistics={
             **_statistics(written, placed, quarantined, raw),
-            "split": split | {"group": group, "store": images.store_of(raw.columns["metadata"])},
+            "split": split | {"group": group, "store": store},
             **({"fold_rows": fold_rows} if is_fold else {}),
-            "copies_in_class": copies,
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,
             "near_duplicates": alike and alike.statistics,
