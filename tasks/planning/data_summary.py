@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from storage import manifest, s3
 from storage.manifest import Manifest
@@ -14,10 +14,8 @@ from tasks.planning.plan import Plan
 from tasks.planning.user_images import UserImages
 
 _SHOWN = 10
-"""Most classes of which each is named."""
+"""Most classes that are named."""
 _PUBLISHED = "as the data set was published"
-_FIRST = 3
-"""Classes that are named if there are more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,16 +35,9 @@ def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
     splits = sorted((split for split in counts if any(counts[split].values())), key=lambda split: split != "train")
     names = class_names.in_order({name for split in splits for name in counts[split]})
     rows = {name: [counts[split].get(name, 0) for split in splits] for name in names}
-
-    def shown(some: Sequence[str]) -> str:
-        return ", ".join(f"{name} {' + '.join(f'{number:,}' for number in rows[name])}" for name in some)
-
+    shown = [f"{name} {' + '.join(f'{number:,}' for number in rows[name])}" for name in names[:_SHOWN]]
     where = f" in {' + '.join(splits)}" if any(splits) else ""
-    title = f"{len(names):,} classes, rows{where}: "
-    if len(names) <= _SHOWN:
-        return title + shown(names)
-    ends = [end(names, key=lambda name: sum(rows[name])) for end in (min, max)]
-    return f"{title}smallest {shown(ends[:1])}, largest {shown(ends[1:])}; first {shown(names[:_FIRST])}, ..."
+    return f"{len(names):,} classes, rows{where}: {', '.join(shown)}{', ...' * (len(names) > _SHOWN)}"
 
 
 def of_plan(plan: Plan) -> Summary:

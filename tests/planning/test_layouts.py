@@ -271,12 +271,11 @@ def test_files_of_a_system_are_no_data_at_any_level(local: Root) -> None:
     }
 
 
-def test_of_many_classes_the_smallest_the_largest_and_the_first_are_named() -> None:
-    rows = {f"class {number:03}": 100 + number % 50 for number in range(120)}
-    assert data_summary.of_counts({"test": dict.fromkeys(rows, 2), "train": rows}) == (
-        "120 classes, rows in train + test: smallest class 000 100 + 2, largest class 049 149 + 2; first class 000 "
-        "100 + 2, class 001 101 + 2, class 002 102 + 2, ..."
-    )
+def test_of_many_classes_the_first_are_named() -> None:
+    rows = {f"class {number:03}": 100 + number for number in range(120)}
+    line = data_summary.of_counts({"test": dict.fromkeys(rows, 2), "train": rows})
+    assert line.startswith("120 classes, rows in train + test: class 000 100 + 2, class 001 101 + 2, class 002 102 + 2")
+    assert line.endswith("class 009 109 + 2, ...")
 
 
 def test_a_run_says_classes_and_labels_also_when_it_reuses_the_raw_dataset(

@@ -32,8 +32,6 @@ class SourceFile:
     """Address of a copy on this machine or in storage, if there is one, which is tried before all mirrors."""
     model: str = ""
     """Model whose published weights the file gets; they come from timm or a package."""
-    content_sha256: str | None = None
-    """SHA-256 of the unpacked content, if the archive holds one file."""
 
     @property
     def stored(self) -> str:

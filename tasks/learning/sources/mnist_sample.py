@@ -13,25 +13,21 @@ _FILES = (
         name="train-images-idx3-ubyte.gz",
         md5="1ac03de7ecb10d80269b8abd182afbd4",
         sha256="bbfa6dc798f1305370a441b004c94e5e9cf9f0576ddd29c9a5ad02976a7911b2",
-        content_sha256="2782ff6f3467f3487a520503c34fe99b761aa97623af029969e59716ac3585c3",
     ),
     SourceFile(
         name="train-labels-idx1-ubyte.gz",
         md5="59fdc8a419aa8ad3df0ff5c74064416a",
         sha256="9bba5e27d271c9549416874862335dc707b873c0cacbd9ee0730507f613b19ca",
-        content_sha256="0d830540a6191e75a9f5cd63cd5b4bde38960b893784bbf456d560179296d7cd",
     ),
     SourceFile(
         name="t10k-images-idx3-ubyte.gz",
         md5="c3379f275b566375ab4528689c1795c4",
         sha256="c38842f3fc122aeb56961328eacf41c4315fb33e95ce0e9d0c97f3bd3d5b62c6",
-        content_sha256="de7c252b04f05e1f8309634180ccdf286dc6dbac8c579b74e76e02ae0331ca52",
     ),
     SourceFile(
         name="t10k-labels-idx1-ubyte.gz",
         md5="1d88dbe1fbee9022616057ede4463181",
         sha256="689b4d1da0ae1049125d2f91e157009a132a2a1e76b45a178dc0b359e1f74255",
-        content_sha256="832c0d20f0dc42e575488c75a83a970787d4c8d4d05831b2ef03701b4a478a90",
     ),
 )
 
