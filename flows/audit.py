@@ -26,12 +26,12 @@ def run(request: AuditRequest) -> Any:
         session(wanted=request.needs_ray, workers=plan.workers) as runner,
     ):
         if not request.is_done:
-            files = download(plan.files, plan.weights, request.download)
-            raw = ingest(files, plan.raw, plan.ingest, runner)
+            files = download(plan.files, plan.weights, request.download, plan.timeouts)
+            raw = ingest(files, plan.raw, plan.ingest, plan.timeouts, runner)
             for fold in request.folds:
-                prepared = preprocess(raw, fold.prepared, fold.preprocess, runner)
-                checkpoint = train(prepared, fold.checkpoint, plan.train, runner)
-                predict(checkpoint, prepared, fold.predictions, fold.predict, runner)
+                prepared = preprocess(raw, fold.prepared, fold.preprocess, plan.timeouts, runner)
+                checkpoint = train(prepared, fold.checkpoint, plan.train, plan.timeouts, runner)
+                predict(checkpoint, prepared, fold.predictions, fold.predict, plan.timeouts, runner)
         predictions = [fold.predictions for fold in request.folds]
         audit = find_suspects(predictions, request.audit, plan.timeouts)
         return outcome(summarize_audit(request, rows.read(audit), stages))

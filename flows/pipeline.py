@@ -105,14 +105,14 @@ def run(plan: Plan) -> Any:
         using(plan.root, plan.uses) as stages,
         session(wanted=plan.needs_ray, workers=plan.workers) as runner,
     ):
-        files = download(plan.files, plan.weights, plan.download)
-        raw = ingest(files, plan.raw, plan.ingest, runner)
-        prepared = preprocess(raw, plan.prepared, plan.preprocess, runner)
-        checkpoint = train(prepared, plan.checkpoint, plan.train, runner)
-        predictions = predict(checkpoint, prepared, plan.predictions, plan.predict, runner)
+        files = download(plan.files, plan.weights, plan.download, plan.timeouts)
+        raw = ingest(files, plan.raw, plan.ingest, plan.timeouts, runner)
+        prepared = preprocess(raw, plan.prepared, plan.preprocess, plan.timeouts, runner)
+        checkpoint = train(prepared, plan.checkpoint, plan.train, plan.timeouts, runner)
+        predictions = predict(checkpoint, prepared, plan.predictions, plan.predict, plan.timeouts, runner)
         evaluation = evaluate(predictions, plan.evaluation, plan.timeouts)
-        decision = promote(checkpoint, evaluation, plan.promote, runner)
-        page = report(checkpoint, predictions, evaluation, decision, plan.report)
+        decision = promote(checkpoint, evaluation, plan.promote, plan.timeouts, runner)
+        page = report(checkpoint, predictions, evaluation, decision, plan.report, plan.timeouts)
         return outcome(summarize(plan, files, stages, decision, page))
 
 

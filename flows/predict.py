@@ -82,8 +82,10 @@ def run(request: BatchRequest) -> Any:
         session(wanted=request.needs_ray, workers=request.predict.workers) as runner,
     ):
         if request.ingest:
-            ingest(None, request.dataset, request.ingest, runner)
-        predictions = predict_rows(request.checkpoint, request.dataset, request.predictions, request.predict, runner)
+            ingest(None, request.dataset, request.ingest, request.timeouts, runner)
+        predictions = predict_rows(
+            request.checkpoint, request.dataset, request.predictions, request.predict, request.timeouts, runner
+        )
         return outcome(summarize_prediction(request, predictions, stages))
 
 

@@ -16,11 +16,13 @@ from tasks.learning.downloading import fetch_file
 from tasks.learning.sources import Download, SourceFile
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage, tidy
-from tasks.planning.parameters import DownloadParameters
+from tasks.planning.parameters import DownloadParameters, Timeouts
 
 
 @task(name="download", **task_options, task_run_name="download {parameters.name}")
-def download(files: FilesURI | None, weights: FilesURI | None, parameters: DownloadParameters) -> FilesURI | None:
+def download(
+    files: FilesURI | None, weights: FilesURI | None, parameters: DownloadParameters, timeouts: Timeouts
+) -> FilesURI | None:
     """Download the source's files and initial weights, and verify their checksums; return `files`.
 
     Resumes an interrupted download by file. Tries the mirrors of `parameters` before the published ones. `files` is
@@ -28,15 +30,15 @@ def download(files: FilesURI | None, weights: FilesURI | None, parameters: Downl
     training starts from a file. Raises `DownloadFailed` if no mirror served a file with the right checksum.
     """
     if weights is not None and parameters.weights is not None:
-        _download("download weights", weights, parameters.weights, parameters)
+        _download("download weights", weights, parameters.weights, parameters, timeouts)
     if files is None or parameters.source is None:
         return None
-    _download("download", files, parameters.source, parameters)
+    _download("download", files, parameters.source, parameters, timeouts)
     return files
 
 
-def _download(name: str, files: FilesURI, source: Download, parameters: DownloadParameters) -> None:
-    with stage(name, files, timeout_s=parameters.timeouts.stage_s) as current:
+def _download(name: str, files: FilesURI, source: Download, parameters: DownloadParameters, timeouts: Timeouts) -> None:
+    with stage(name, files, timeout_s=timeouts.stage_s) as current:
         if current.reused:
             return
         scratch = scratch_of(reference.root_of(files), files)

@@ -13,12 +13,14 @@ from tasks.learning import images
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
 from tasks.planning import data_summary, warm_start
-from tasks.planning.parameters import IngestParameters
+from tasks.planning.parameters import IngestParameters, Timeouts
 from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault
 
 
 @task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {parameters.name}")
-def ingest(files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters, runner: Runner) -> DatasetURI:
+def ingest(
+    files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters, timeouts: Timeouts, runner: Runner
+) -> DatasetURI:
     """Write every image as a row of Parquet, part by part.
 
     `files` is None for the user's images and for a raw dataset that exists. A Ray job ingests many files of the user,
@@ -34,7 +36,7 @@ def ingest(files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters
             is_large = parameters.user_images is not None and parameters.user_images.is_large
             chosen = runner if is_large else InProcessRunner()
             values = {"parameters": parameters.values, **_origin(files, raw, parameters)}
-            chosen.run("ingest", IngestSpec(**values, **parameters.timeouts.of_job(raw)))
+            chosen.run("ingest", IngestSpec(**values, **timeouts.of_job(raw)))
         recorded = manifest.load(raw)
         if parameters.registered_model is not None:
             if not current.reused:  # the classes of Parquet data are only known now

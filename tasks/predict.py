@@ -7,7 +7,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.jobs.spec import PredictSpec, predict_values
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.parameters import PredictParameters
+from tasks.planning.parameters import PredictParameters, Timeouts
 from tasks.runners.runner import Runner, retry_on_fault
 
 
@@ -17,6 +17,7 @@ def predict(
     dataset: DatasetURI,
     predictions: PredictionsURI,
     parameters: PredictParameters,
+    timeouts: Timeouts,
     runner: Runner,
     name: str = "predict",
 ) -> PredictionsURI:
@@ -32,7 +33,7 @@ def predict(
                 min_confidence=parameters.min_confidence,
                 workers=parameters.workers,
                 needs=parameters.needs,
-                **parameters.timeouts.of_job(predictions) | {"parents": current.parents},
+                **timeouts.of_job(predictions) | {"parents": current.parents},
             )
             runner.run("predict", spec)
     return predictions

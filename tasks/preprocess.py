@@ -1,5 +1,7 @@
 """Preprocess: check, split and shuffle a raw dataset, as a Ray job."""
 
+from typing import Any
+
 from prefect import task
 
 from storage import kinds
@@ -7,16 +9,17 @@ from storage.uri import DatasetURI
 from tasks.jobs.spec import PreprocessSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.parameters import PreprocessParameters
+from tasks.planning.parameters import Timeouts
 from tasks.runners.runner import Runner, retry_on_fault
 
 
 @task(name="preprocess", **task_options, **retry_on_fault)
-def preprocess(raw: DatasetURI, prepared: DatasetURI, parameters: PreprocessParameters, runner: Runner) -> DatasetURI:
+def preprocess(
+    raw: DatasetURI, prepared: DatasetURI, values: dict[str, Any], timeouts: Timeouts, runner: Runner
+) -> DatasetURI:
     """Write each usable row of `raw` once to a train, validation or test split; count and list unusable rows."""
-    values = parameters.values
     with stage("preprocess", prepared, kind=kinds.PREPARED, parents={"raw": raw}, parameters=values) as current:
         if not current.reused:
-            job = parameters.timeouts.of_job(prepared) | {"parents": current.parents}
+            job = timeouts.of_job(prepared) | {"parents": current.parents}
             runner.run("preprocess", PreprocessSpec(source=raw, parameters=values, **job))
     return prepared

@@ -13,7 +13,7 @@ from tasks.evaluate import evaluate
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.orchestration.prefect_options import author, task_options
 from tasks.orchestration.stage import in_flow_run, logger, stage
-from tasks.planning.parameters import PromoteParameters
+from tasks.planning.parameters import PromoteParameters, Timeouts
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tasks.predict import predict
 from tasks.promotion.gate import find_valid_decision, judge, rival_of
@@ -22,14 +22,18 @@ from tasks.runners.runner import Runner
 
 @task(name="promote", **task_options)
 def promote(
-    checkpoint: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, runner: Runner
+    checkpoint: CheckpointURI,
+    evaluation: EvaluationURI,
+    parameters: PromoteParameters,
+    timeouts: Timeouts,
+    runner: Runner,
 ) -> Decision:
     """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway."""
     decisions = registry.history(reference.root_of(evaluation), parameters.registered_model)
     decision = find_valid_decision(checkpoint, evaluation, decisions, parameters.gate)
     with stage("promote", reused=decision is not None):  # its predictions may wait for other runs
         if decision is None:
-            decision = decide(checkpoint, evaluation, parameters, runner)
+            decision = decide(checkpoint, evaluation, parameters, timeouts, runner)
             if in_flow_run():
                 _emit(decision, registered_model=parameters.registered_model)
         logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
@@ -39,7 +43,11 @@ def promote(
 
 
 def decide(
-    checkpoint: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, runner: Runner
+    checkpoint: CheckpointURI,
+    evaluation: EvaluationURI,
+    parameters: PromoteParameters,
+    timeouts: Timeouts,
+    runner: Runner,
 ) -> Decision:
     """Judge and record; repeat if another run decided in the meantime, unless it decided on this checkpoint."""
     root, registered_model = reference.root_of(evaluation), parameters.registered_model
@@ -48,7 +56,7 @@ def decide(
         if earlier := find_valid_decision(checkpoint, evaluation, decisions, parameters.gate):
             return earlier
         champion = rival_of(checkpoint, decisions)
-        rival = score(champion, evaluation, parameters, runner) if champion else None
+        rival = score(champion, evaluation, parameters, timeouts, runner) if champion else None
         decision = judge(checkpoint, evaluation, decisions, rival, parameters.gate).made_by(author())
         if not manifest.is_committed(checkpoint):
             raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
@@ -72,14 +80,16 @@ def _emit(decision: Decision, *, registered_model: str) -> None:
 
 
 def score(
-    rival: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, runner: Runner
+    rival: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, timeouts: Timeouts, runner: Runner
 ) -> EvaluationURI | str:
     """Evaluate `rival` on the test rows of `evaluation`, reusing existing results; return why if it fails."""
     try:
         root, dataset = reference.root_of(evaluation), _dataset(evaluation)
         of_rival = predictions_of(root, rival, dataset, split=parameters.predict.split)
-        predictions = predict(rival, dataset, of_rival, parameters.predict, runner, name="predict with champion")
-        return evaluate(predictions, evaluation_of(root, predictions), parameters.timeouts, name="evaluate champion")
+        predictions = predict(
+            rival, dataset, of_rival, parameters.predict, timeouts, runner, name="predict with champion"
+        )
+        return evaluate(predictions, evaluation_of(root, predictions), timeouts, name="evaluate champion")
     except DeadlineExceeded:
         raise
     except Exception as error:  # no error here may make the challenger champion

@@ -21,7 +21,7 @@ from tasks.learning import hardware, images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import seconds_so_far, stage
-from tasks.planning.parameters import ReportParameters
+from tasks.planning.parameters import ReportParameters, Timeouts
 from tasks.planning.result_uris import decision_as_json, report_of
 from tasks.report_page import LineageStep, pictures
 
@@ -33,11 +33,12 @@ def report(
     evaluation: EvaluationURI,
     decision: Decision,
     parameters: ReportParameters,
+    timeouts: Timeouts,
 ) -> ReportURI:
     """Write an HTML page on the training, its data, metrics and decision, without external resources."""
     target = report_of(evaluation, decision, register_as=parameters.register_as)
     parents: dict[str, URI] = {"checkpoint": checkpoint, "predictions": predictions, "evaluation": evaluation}
-    with stage("report", target, timeout_s=parameters.timeouts.stage_s) as current:
+    with stage("report", target, timeout_s=timeouts.stage_s) as current:
         data = gather(checkpoint, predictions, evaluation, decision, parameters)
         if not current.reused:
             worst = [row["id"] for row in read_evaluation(evaluation)["worst"]]

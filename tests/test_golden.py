@@ -50,7 +50,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> plan.Plan:
     made = make_plan.make_plan(storage=root, recipe=recipes.load("mnist-sample-resnet18"), workers=0)
     ingested(made)
     spec = PreprocessSpec(
-        storage=root, deadline_s=600, source=made.raw, target=made.prepared, parameters=made.preprocess.values
+        storage=root, deadline_s=600, source=made.raw, target=made.prepared, parameters=made.preprocess
     )
     main.run_here(spec, tell=lambda line: None)
     return made

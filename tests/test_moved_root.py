@@ -60,5 +60,5 @@ def test_a_run_finds_all_of_a_root_that_lies_elsewhere_now(tmp_path: Path) -> No
             storage=root, model="champion", data=asked.prepared, split="test", workers=0, stage_timeout_s=60 * 1
         )
         assert resolved.checkpoint == asked.checkpoint and not resolved.needs_ray
-        assert request(root, start="champion").initial == asked.checkpoint
+        assert request(root, start="champion").train.initial == asked.checkpoint
         assert inference.load("champion:mnist-sample", storage=root).classes == tuple("0123456789")

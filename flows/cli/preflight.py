@@ -110,7 +110,7 @@ class Preflight:
             return "; ".join([f"{len(images.files):,} files in {images.uri}", *notes])
         if results := [uri for uri in (self.plan.raw, self.plan.files) if uri and manifest.is_committed(uri)]:
             return f"{results[0]} exists"
-        source = self.plan.source
+        source = self.plan.download.source
         assert source, "a raw dataset of user images exists"
         if downloading.reachable(source, self.mirrors):
             return source.notice or f"a mirror of {source.name} responds"
@@ -130,14 +130,14 @@ class Preflight:
         plan, recipe = self.plan, self.plan.recipe
         results: dict[str, URI | None] = {"download weights": plan.weights} if plan.download.weights else {}
         results |= {"download": plan.files} if self.downloads else {}
-        results |= {"ingest": plan.raw} if plan.source or plan.user_images else {}
+        results |= {"ingest": plan.raw} if plan.download.source or plan.user_images else {}
         results |= {"preprocess": plan.prepared, "train": plan.checkpoint}
         results |= {"predict": plan.predictions, "evaluate": plan.evaluation}
         to_do = [stage for stage, uri in results.items() if uri and not manifest.is_committed(uri)]
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
         hint = model_check.batch_hint(plan) if "train" in to_do else None
         stages += f"; WARNING: {hint}" if hint else ""
-        return f"{recipe.name} on {plan.data_name}, {count(recipe.training.epochs, 'epoch')}; {stages}"
+        return f"{recipe.name} on {plan.download.name}, {count(recipe.training.epochs, 'epoch')}; {stages}"
 
     def check_model(self) -> str:
         """Check what the training needs; build the model with `--check`, and if it is the user's own."""

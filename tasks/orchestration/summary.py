@@ -35,7 +35,7 @@ def summarize(
     sources = [source | {"url": redact_text(source["url"])} for source in raw.statistics["sources"]]
     return {
         "run": str(flow_run.id) if flow_run.id else None,
-        "source": {"data": plan.data_name, "notice": raw.statistics["notice"], "files": sources},
+        "source": {"data": plan.download.name, "notice": raw.statistics["notice"], "files": sources},
         "uris": {
             "files": files,
             "raw": plan.raw,

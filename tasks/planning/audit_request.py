@@ -7,7 +7,7 @@ from storage import kinds
 from storage.uri import URI, AuditURI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.planning import warm_start
 from tasks.planning.data_option import find_files, is_needed
-from tasks.planning.parameters import DownloadParameters, PredictParameters, PreprocessParameters
+from tasks.planning.parameters import DownloadParameters, PredictParameters
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import Result, find_predictions, find_result, read
 
@@ -17,7 +17,7 @@ class Fold:
     """One training of an audit, and its predictions on rows that it was not trained on."""
 
     prepared: DatasetURI
-    preprocess: PreprocessParameters
+    preprocess: dict[str, Any]
     checkpoint: CheckpointURI
     predictions: PredictionsURI
     predict: PredictParameters
@@ -75,14 +75,14 @@ def _of_run(plan: Plan) -> Fold:
 
 def _fold(plan: Plan, raw: Result[DatasetURI], stored: Result[Any] | None, number: int, folds: int) -> Fold:
     """Return the training whose test rows are fold `number` of all rows."""
-    values = plan.preprocess.values | {"fold": number, "folds": folds}
+    values = plan.preprocess | {"fold": number, "folds": folds}
     data_name, name = (uri.name.rpartition("-")[0] for uri in (plan.prepared, plan.checkpoint))
     prepared = find_result(kinds.PREPARED, plan.root, name=data_name, parents=[raw], parameters=values)
     parents = [prepared, *([stored] if stored else [])]
     checkpoint = find_result(kinds.CHECKPOINT, plan.root, name=name, parents=parents, parameters=plan.train.values)
     return Fold(
         prepared=prepared.uri,
-        preprocess=dataclasses.replace(plan.preprocess, values=values),
+        preprocess=values,
         checkpoint=checkpoint.uri,
         predictions=find_predictions(plan.root, checkpoint, prepared, split="test").uri,
         predict=plan.predict,

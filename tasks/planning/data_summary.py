@@ -47,9 +47,10 @@ def of_plan(plan: Plan) -> Summary:
         return Summary(of_counts(raw.statistics["class_counts"]), raw.statistics.get("labels") or _PUBLISHED)
     if plan.user_images is not None:
         return of_user_images(plan.user_images)
-    assert plan.source is not None
-    names = ", ".join(plan.source.classes[:_SHOWN])
-    return Summary(f"{len(plan.source.classes)} classes: {names}; their rows are counted by the run", _PUBLISHED)
+    assert plan.download.source is not None
+    classes = plan.download.source.classes
+    names = ", ".join(classes[:_SHOWN])
+    return Summary(f"{len(classes)} classes: {names}; their rows are counted by the run", _PUBLISHED)
 
 
 def of_raw(raw: Manifest) -> Iterator[str]:

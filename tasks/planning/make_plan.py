@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from storage import access, champions, kinds, manifest, registry
+from storage import access, champions, kinds, registry
 from storage.uri import URI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import recipes, sources
@@ -19,7 +19,6 @@ from tasks.planning.parameters import (
     DownloadParameters,
     IngestParameters,
     PredictParameters,
-    PreprocessParameters,
     PromoteParameters,
     ReportParameters,
     Timeouts,
@@ -116,11 +115,11 @@ def _plan(
     raw = data.find_raw(root, refresh=refresh)
     files = data.find_files(root, raw, refresh=refresh)
     image_shape, classes = data.images(raw)
-    preprocess = PreprocessParameters(values=recipe.preprocess_parameters(), timeouts=timeouts)
+    preprocess = recipe.preprocess_parameters()
     if data.raw and refresh:  # it is not made again: its repetition starts with preprocessing
-        preprocess.values["refresh"] = refresh
+        preprocess["refresh"] = refresh
     prepared = find_result(
-        kinds.PREPARED, root, name=raw.uri.name.rpartition("-")[0], parents=[raw], parameters=preprocess.values
+        kinds.PREPARED, root, name=raw.uri.name.rpartition("-")[0], parents=[raw], parameters=preprocess
     )
 
     cores = machine.cores_asked(workers)  # the number of threads changes the order of summation
@@ -140,14 +139,7 @@ def _plan(
         parents=[prepared, *([read(initial)] if initial else []), *([stored] if stored else [])],
         parameters=values,
     )
-    train = TrainParameters(
-        recipe=recipe,
-        values=values,
-        initial=initial,
-        weights=stored.uri if stored else None,
-        workers=workers,
-        timeouts=timeouts,
-    )
+    initial_weights = stored.uri if stored else None
     if stored and not is_needed(stored.uri, child=checkpoint):
         weights = None
     predictions = find_predictions(root, checkpoint, prepared, split="test")
@@ -158,28 +150,20 @@ def _plan(
     decisions = registry.history(root, registered_model)
     rival = gate.rival_of(checkpoint.uri, decisions)
     of_rival = [find_predictions(root, read(rival), prepared, split="test")] if rival else []
-    uses = [files, raw.uri, prepared.uri, initial, train.weights, checkpoint.uri, predictions.uri, evaluation, rival]
+    uses = [files, raw.uri, prepared.uri, initial, initial_weights, checkpoint.uri, predictions.uri, evaluation, rival]
     uses += [uri for result in of_rival for uri in (result.uri, result_uris.evaluation_of(root, result.uri))]
     on_ray: list[Result[Any]] = [prepared, checkpoint, predictions, *of_rival]
     on_ray += [raw] if data.user_images is not None and data.user_images.is_large else []
 
-    needs = needs_of(recipe)
-    predict = PredictParameters(
-        split="test",
-        workers=workers,
-        needs=dataclasses.replace(needs, batch_size=None),  # a batch of training does not limit prediction
-        timeouts=timeouts,
-    )
+    needs = dataclasses.replace(needs_of(recipe), batch_size=None)  # a batch of training does not limit prediction
+    predict = PredictParameters(split="test", workers=workers, needs=needs)
     return Plan(
         root=root,
         recipe=recipe,
         workers=workers,
-        needs=needs,
         needs_ray=not all(result.manifest for result in on_ray),
         registered_model=registered_model,
         register_as=register_as,
-        data_name=data.name,
-        source=data.source,
         user_images=data.user_images,
         data=data.uri,
         image_shape=image_shape,
@@ -187,16 +171,13 @@ def _plan(
         files=files,
         raw=raw.uri,
         prepared=prepared.uri,
-        initial=initial,
-        weights=train.weights,
+        weights=initial_weights,
         checkpoint=checkpoint.uri,
         predictions=predictions.uri,
         evaluation=evaluation,
         rival=rival,
         uses=tuple(uri for uri in uses if uri is not None),
-        download=DownloadParameters(
-            name=data.name, source=data.source, weights=weights, mirrors=mirrors, timeouts=timeouts
-        ),
+        download=DownloadParameters(name=data.name, source=data.source, weights=weights, mirrors=mirrors),
         ingest=IngestParameters(
             name=data.name,
             values=data.ingest_values(),
@@ -204,14 +185,11 @@ def _plan(
             source_name=recipe.data.source,
             user_images=data.user_images,
             registered_model=registered_model,
-            timeouts=timeouts,
         ),
         preprocess=preprocess,
-        train=train,
+        train=TrainParameters(recipe=recipe, values=values, initial=initial, weights=initial_weights, workers=workers),
         predict=predict,
-        promote=PromoteParameters(
-            registered_model=registered_model, gate=gate_settings, predict=predict, timeouts=timeouts
-        ),
+        promote=PromoteParameters(registered_model=registered_model, gate=gate_settings, predict=predict),
         report=ReportParameters(
             recipe_name=recipe.name,
             data_name=data.name,
@@ -220,32 +198,16 @@ def _plan(
             command=_command(recipe, data.uri, register_as, workers, cores),
             registered_model=registered_model,
             register_as=register_as,
-            timeouts=timeouts,
         ),
         timeouts=timeouts,
     )
 
 
 def _refreshed(root: Root, plan_once: Callable[..., Plan]) -> Plan:
-    """Return the plan of the first repetition, or of the last one if that was interrupted before its report."""
+    """Return the plan of the first repetition without a decision: a new one, or one that was interrupted."""
     judged = champions.judged(root)  # decisions stay, while garbage collection deletes evaluations and reports
-    last: Plan | None = None
-    for refresh in range(1, len(judged) + 2):  # each has its own URI, so one of these is free
-        plan = plan_once(refresh=refresh)
-        if plan.checkpoint.fingerprint not in judged:
-            return last if last and _lacks_report(last) else plan
-        last = plan
-    raise AssertionError("--refresh did not change any URI")
-
-
-def _lacks_report(plan: Plan) -> bool:
-    """Return whether the run decided on its model, but did not live to write its report, the last result of a run."""
-    history = registry.history(plan.root, plan.registered_model)
-    decisions = [decision for decision in history if decision.evaluation == plan.evaluation]
-    if not decisions or not manifest.is_committed(plan.evaluation):
-        return False
-    reports = [result_uris.report_of(plan.evaluation, decision, register_as=plan.register_as) for decision in decisions]
-    return not any(map(manifest.is_committed, reports))
+    plans = (plan_once(refresh=refresh) for refresh in range(1, len(judged) + 2))  # each has its own URI
+    return next(plan for plan in plans if plan.checkpoint.fingerprint not in judged)
 
 
 def _command(recipe: Recipe, data: URI | None, register_as: str | None, workers: Workers, cores: int) -> str:

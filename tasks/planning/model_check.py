@@ -79,7 +79,7 @@ def check_start(plan: Plan) -> None:
     from tasks.learning import pretrained, training_state
 
     if file is None:
-        training_state.load_initial_weights(model, initial=plan.initial, weights=None)
+        training_state.load_initial_weights(model, initial=plan.train.initial, weights=None)
         return
     with tempfile.TemporaryDirectory() as folder:
         downloading.fetch_file(file.files[0], Path(folder), mirrors=(), log=lambda *_: None)
@@ -182,7 +182,7 @@ def _build(plan: Plan) -> "Classifier":
     )
     # Another folder: a path relative to this one would not be found by workers.
     with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors():
-        model = Classifier(spec, pretrained=plan.initial is None and plan.weights is None)
+        model = Classifier(spec, pretrained=plan.train.initial is None and plan.weights is None)
     training = plan.recipe.training
     if training.freeze_epochs or training.backbone_lr_scale != 1 or training.start.kind == "pretrained":
         head_of(model.backbone)

@@ -13,7 +13,7 @@ from tasks.resources.scaling import ANY, Needs, Workers
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """Time limits in seconds."""
+    """Time limits of the stages of a run, in seconds."""
 
     stage_s: float = 24 * 3600.0
     """Seconds after which a stage is aborted."""
@@ -38,7 +38,6 @@ class DownloadParameters:
     """Initial weights to download or copy; None: there are none, or nothing needs them any more."""
     mirrors: tuple[str, ...] = ()
     """Addresses to try before the published ones."""
-    timeouts: Timeouts = Timeouts()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,16 +56,6 @@ class IngestParameters:
     """The user's images; None for a source's files."""
     registered_model: str | None = None
     """Registered model whose champion must be comparable on these images; None: there is nothing to compare."""
-    timeouts: Timeouts = Timeouts()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PreprocessParameters:
-    """Parameters of the task `preprocess`."""
-
-    values: dict[str, Any]
-    """Values that determine the prepared dataset besides the raw one."""
-    timeouts: Timeouts = Timeouts()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +71,6 @@ class TrainParameters:
     """File of initial weights; with neither, training begins with random ones."""
     workers: Workers = None
     """Number of workers as requested."""
-    timeouts: Timeouts = Timeouts()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +85,6 @@ class PredictParameters:
     """Number of workers as requested."""
     needs: Needs = ANY
     """Resources that each worker requires."""
-    timeouts: Timeouts = Timeouts()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +97,6 @@ class PromoteParameters:
     """Settings of the gate; optional ones are present only if requested."""
     predict: PredictParameters
     """How a champion without predictions on the same rows predicts them."""
-    timeouts: Timeouts = Timeouts()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,4 +115,3 @@ class ReportParameters:
     """Registered model that the new model competed for."""
     register_as: str | None = None
     """Registered model that the user named; None: the default one of the data."""
-    timeouts: Timeouts = Timeouts()

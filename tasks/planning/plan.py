@@ -1,22 +1,21 @@
 """Plan of a run: the URI of every result and the parameters of every task, as plain values."""
 
 import dataclasses
+from typing import Any
 
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
 from tasks.learning.recipes import Recipe
-from tasks.learning.sources import Source
 from tasks.planning.parameters import (
     DownloadParameters,
     IngestParameters,
     PredictParameters,
-    PreprocessParameters,
     PromoteParameters,
     ReportParameters,
     Timeouts,
     TrainParameters,
 )
 from tasks.planning.user_images import UserImages
-from tasks.resources.scaling import Needs, Workers
+from tasks.resources.scaling import Workers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,8 +26,6 @@ class Plan:
     recipe: Recipe
     workers: Workers
     """Training workers as requested; None: chosen by GPUs, batch size and nodes (`scaling.resolve`); 0: no Ray."""
-    needs: Needs
-    """Resources that each worker requires."""
     needs_ray: bool
     """Whether a stage that runs on Ray has no committed result, including predictions of the rival."""
     registered_model: str
@@ -36,10 +33,6 @@ class Plan:
     register_as: str | None
     """The registered model that the user named; None: the default one of the data."""
 
-    data_name: str
-    """Name of the source, or of the folder with the user's images."""
-    source: Source | None
-    """Source of the files to download; None with `--data`."""
     user_images: UserImages | None
     """The user's images; None for a source's files and for an existing raw dataset."""
     data: URI | None
@@ -55,8 +48,6 @@ class Plan:
     """The raw dataset: the images in Parquet, not yet checked."""
     prepared: DatasetURI
     """The prepared dataset: checked, split and shuffled; named after the raw one, so that recipes share it."""
-    initial: CheckpointURI | None
-    """Warm start: the champion whose weights training begins with."""
     weights: FilesURI | None
     """File of initial weights, published or the user's own; with neither, training begins with random ones."""
     checkpoint: CheckpointURI
@@ -72,7 +63,8 @@ class Plan:
 
     download: DownloadParameters
     ingest: IngestParameters
-    preprocess: PreprocessParameters
+    preprocess: dict[str, Any]
+    """Values that determine the prepared dataset besides the raw one."""
     train: TrainParameters
     predict: PredictParameters
     promote: PromoteParameters

@@ -31,6 +31,7 @@ class BatchRequest:
     ingest: IngestParameters | None
     """How `dataset` is made from the user's images; None if it exists."""
     predict: PredictParameters
+    timeouts: Timeouts
 
 
 def resolve(
@@ -52,7 +53,6 @@ def resolve(
     split = split or None  # a form's empty field
     if min_confidence is not None and not 0 < min_confidence <= 1:
         raise ValueError(f"--min-confidence must be above 0 and at most 1, got {min_confidence}")
-    timeouts = Timeouts(stage_s=stage_timeout_s)
     with deadline(stage_timeout_s):
         root = check_root(storage)
         dataset = DatasetURI(parse_root(data, option="--data"))
@@ -62,7 +62,7 @@ def resolve(
             checkpoint = _model(root, f"champion:{name}" if name else model, dataset)
             new, values = _new_images(root, dataset, checkpoint, split=split)
             new = dataclasses.replace(new, notes=(*new.notes, note)) if note else new
-            ingest = IngestParameters(name=new.name, values=values, user_images=new, timeouts=timeouts)
+            ingest = IngestParameters(name=new.name, values=values, user_images=new)
             dataset = find_result(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest}).uri
         else:
             recorded = check_committed("--data", dataset, kinds=("raw", "prepared"))
@@ -84,7 +84,8 @@ def resolve(
         predictions=predictions,
         needs_ray=needs_ray,
         ingest=ingest,
-        predict=PredictParameters(split=split, min_confidence=min_confidence, workers=workers, timeouts=timeouts),
+        predict=PredictParameters(split=split, min_confidence=min_confidence, workers=workers),
+        timeouts=Timeouts(stage_s=stage_timeout_s),
     )
 
 

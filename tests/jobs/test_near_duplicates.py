@@ -73,7 +73,9 @@ def planned(tmp_path: Path, *settings: str, root: URI | None = None, data: str =
 
 
 def prepared(plan: Plan) -> Manifest:
-    return manifest.load(preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, InProcessRunner()))
+    return manifest.load(
+        preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, plan.timeouts, InProcessRunner())
+    )
 
 
 def sides(plan: Plan) -> dict[str, str]:
@@ -120,7 +122,7 @@ def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_
     for path in (path for path in (tmp_path / "photos").rglob("*") if path.is_file()):
         files.put(place["data"].child(str(path.relative_to(tmp_path / "photos"))), path.read_bytes())
     usual, grouped = planned(tmp_path, **place), planned(tmp_path, "split.group=near_duplicates", **place)
-    assert "group" not in usual.ingest.values | usual.preprocess.values and usual.raw != grouped.raw
+    assert "group" not in usual.ingest.values | usual.preprocess and usual.raw != grouped.raw
     before = prepared(usual)
     assert before.statistics["near_duplicates"][LEAK]["count"] > 0
     after = prepared(grouped)

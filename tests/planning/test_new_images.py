@@ -31,8 +31,8 @@ def predicted(asked: predict_request.BatchRequest) -> URI:
     """What the flow does, without Prefect."""
     here = InProcessRunner()
     if asked.ingest:
-        ingest.fn(None, asked.dataset, asked.ingest, here)
-    return predict.fn(asked.checkpoint, asked.dataset, asked.predictions, asked.predict, here)
+        ingest.fn(None, asked.dataset, asked.ingest, asked.timeouts, here)
+    return predict.fn(asked.checkpoint, asked.dataset, asked.predictions, asked.predict, asked.timeouts, here)
 
 
 def rows_of(uri: URI) -> pd.DataFrame:

@@ -185,14 +185,6 @@ class TestRefresh:
         files.remove(first.evaluation)  # as garbage collection does of a previous champion
         assert changed(first, make(tmp_path, refresh=True, registered_model=registered_model)) == STAGES
 
-    def test_refresh_that_died_between_its_decision_and_its_report_is_gone_on_with(self, tmp_path: Path) -> None:
-        first = make(tmp_path, refresh=True)
-        commit(first.evaluation)
-        decision = promote(first, first.checkpoint)
-        assert changed(first, make(tmp_path, refresh=True)) == []
-        commit(result_uris.report_of(first.evaluation, decision), first.evaluation)
-        assert changed(first, make(tmp_path, refresh=True)) == STAGES
-
     def test_refresh_of_a_dataset_that_is_there_does_all_that_is_made_from_it_again(self, tmp_path: Path) -> None:
         first = make(tmp_path, refresh=True, data=raw_dataset(tmp_path))
         assert changed(make(tmp_path, data=raw_dataset(tmp_path)), first) == STAGES[1:]

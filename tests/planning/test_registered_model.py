@@ -146,7 +146,10 @@ def test_a_warm_start_from_another_model_or_with_other_validation_rows_is_refuse
     crown(made, made.registered_model, split=warm_start.split_of(made.recipe), **champion)
     if not champion:
         warm = make(root, pictures, "start=champion")
-        assert (warm.initial, warm.prepared) == (made.checkpoint, made.prepared) and warm.checkpoint != made.checkpoint
+        assert (warm.train.initial, warm.prepared) == (
+            made.checkpoint,
+            made.prepared,
+        ) and warm.checkpoint != made.checkpoint
     with pytest.raises(ValueError, match=f"^--set start=champion: .*{says}"):
         make(root, pictures, "start=champion", *settings)
 

@@ -46,7 +46,7 @@ def run(made: Plan, content: bytes) -> Results:
     uris |= {"predictions": made.predictions, "evaluation": made.evaluation}
     steps: list[tuple[str, dict[str, str], Any]] = [
         ("raw", {}, {}),
-        ("prepared", {"raw": "raw"}, made.preprocess.values),
+        ("prepared", {"raw": "raw"}, made.preprocess),
         ("checkpoint", {"prepared": "prepared"}, made.train.values),
         ("predictions", {"checkpoint": "checkpoint", "dataset": "prepared"}, {"split": "test"}),
         ("evaluation", {"predictions": "predictions"}, {}),

@@ -63,7 +63,7 @@ class Versions:
             storage=self.root, recipe=recipe, data=str(self.folder), workers=0, registered_model="p"
         )
         runner = InProcessRunner()
-        preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, runner)
+        preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, plan.timeouts, runner)
         return plan
 
     def model(self, plan: Plan, name: str = "", initial: CheckpointURI | None = None) -> CheckpointURI:

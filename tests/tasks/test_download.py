@@ -41,7 +41,7 @@ def fetch(root: Root, *addresses: str) -> FilesURI | None:
     """Download the sample from these mirrors only."""
     plan = planned(root)
     source = dataclasses.replace(SOURCE, mirrors=addresses)
-    return download.fn(plan.files, None, dataclasses.replace(plan.download, source=source))
+    return download.fn(plan.files, None, dataclasses.replace(plan.download, source=source), plan.timeouts)
 
 
 def contents(uri: FilesURI) -> dict[str, bytes]:

@@ -94,7 +94,7 @@ def test_a_decision_says_when_and_by_whom_it_was_made(
     for name, value in runtime.items():
         monkeypatch.setenv(f"PREFECT__RUNTIME__{name}", value)
     before = datetime.datetime.now(datetime.UTC)
-    made = decide(*scene.model("first", 0.95), scene.plan.promote, LocalRunner(wanted=False))
+    made = decide(*scene.model("first", 0.95), scene.plan.promote, scene.plan.timeouts, LocalRunner(wanted=False))
     assert made.decided and before <= made.decided <= datetime.datetime.now(datetime.UTC)
     assert made.author == author
     assert scene.decisions() == [made]
@@ -172,8 +172,8 @@ def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again
     removed = scene.model("removed", 0.95)
     files.remove(removed[0])
     with pytest.raises(FileNotFoundError, match="was deleted before it could be promoted; run again"):
-        decide(*removed, scene.plan.promote, LocalRunner(wanted=False))
+        decide(*removed, scene.plan.promote, scene.plan.timeouts, LocalRunner(wanted=False))
     assert registry.champion(scene.plan.root, "mnist-sample") is None
     assert scene.find_valid_decision(removed) is None
     commits.commit(removed[0], kind="checkpoint", parents={}, parameters={}, listed=[])
-    assert decide(*removed, scene.plan.promote, LocalRunner(wanted=False)).promoted
+    assert decide(*removed, scene.plan.promote, scene.plan.timeouts, LocalRunner(wanted=False)).promoted

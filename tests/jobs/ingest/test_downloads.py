@@ -36,7 +36,13 @@ def asked(root: Root, tmp_path: Path) -> Plan:
 
 def test_rows_are_numbered_in_the_order_of_the_source(asked: Plan, tmp_path: Path) -> None:
     parameters = dataclasses.replace(asked.download, mirrors=(mirror_address(str(tmp_path / "mirror")),))
-    uri = ingest.fn(download.fn(asked.files, None, parameters), asked.raw, asked.ingest, InProcessRunner())
+    uri = ingest.fn(
+        download.fn(asked.files, None, parameters, asked.timeouts),
+        asked.raw,
+        asked.ingest,
+        asked.timeouts,
+        InProcessRunner(),
+    )
     assert files.walk(asked.root.child("runs")) == [], "what only attempts need is removed"
     made = manifest.verify(uri)
     for split in ("train", "test"):
