@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_S, _LIMIT_S = 6.0, 10.0
 
 
@@ -86,19 +86,16 @@ def supervise() -> int:
 
     `python child.py GRACE_S FOLDER_TO_REMOVE -- COMMAND`: the owner closes standard input or dies, even by SIGKILL.
     Every process that the command started ends too, also outside its process group: this process is a Linux child
-    subreaper, so it adopts orphans and ends them all before it exits. If it is killed itself, the kernel sends the
-    command SIGTERM.
+    subreaper, so it adopts orphans and ends them all before it exits.
     """
     (grace_s, folder), command = sys.argv[1:3], sys.argv[4:]
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def prepare_command() -> None:
         for restored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(restored, signal.SIG_DFL)
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # in case this process is killed itself
 
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=prepare_command)
     while child.poll() is None:

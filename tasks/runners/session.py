@@ -15,16 +15,15 @@ from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.runner import InProcessRunner, Runner
 
-_early: ContextVar[list[LocalRunner]] = ContextVar("early")
-"""Holds the Ray that `starting` started for the next session; empty once a session has taken it."""
+_early: ContextVar[LocalRunner | None] = ContextVar("early", default=None)
+"""The local Ray that `starting` started, for all sessions inside it."""
 
 
 @contextlib.contextmanager
 def starting(*, wanted: bool) -> Iterator[None]:
-    """Start a local Ray in advance, if it is `wanted`, for the first session inside the context."""
-    wanted = wanted and not capacity.cluster_address()
-    jobs = LocalRunner(wanted=wanted)
-    token = _early.set([jobs] if wanted else [])
+    """Start a local Ray in advance, if it is `wanted`, for the sessions inside the context."""
+    jobs = LocalRunner(wanted=wanted and not capacity.cluster_address())
+    token = _early.set(jobs)
     try:
         yield
     finally:
@@ -40,22 +39,19 @@ def session(*, wanted: bool, workers: Workers) -> Iterator[Runner]:
         wanted: True if it is known that there will be a job.
         workers: As asked; 0 runs everything in this process, without Ray.
     """
-    if workers == 0:
-        with contextlib.ExitStack() as locks:
-            yield LockingRunner(InProcessRunner(), locks)
-        return
-    if address := capacity.cluster_address():
+    address = capacity.cluster_address()
+    if address and workers != 0:
         yield ClusterRunner(address)
         return
-    early = _early.get([])
-    in_advance = wanted and bool(early)
-    jobs = early.pop() if in_advance else LocalRunner(wanted=wanted)
-    with contextlib.ExitStack() as locks:
-        try:
-            yield LockingRunner(jobs, locks)
-        finally:
-            if not in_advance:  # `starting` ends its own
-                jobs.end()
+    with contextlib.ExitStack() as stack:
+        if workers == 0:
+            runner: Runner = InProcessRunner()
+        elif early := _early.get():
+            runner = early
+        else:
+            runner = local = LocalRunner(wanted=wanted)
+            stack.callback(local.end)
+        yield LockingRunner(runner, stack)
 
 
 class LockingRunner:

@@ -40,17 +40,6 @@ def test_everything_a_child_started_ends_when_its_owner_is_killed(tmp_path: Path
     await_that(lambda: not folder.exists(), limit_s=5)
 
 
-def test_the_command_of_a_child_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
-    written = tmp_path / "pid"
-    code = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.getpid()}\\n'); time.sleep(600)"
-    child = Child([sys.executable, "-c", code, str(written)], env=os.environ)
-    await_that(lambda: written.exists() and written.read_text().endswith("\n"), limit_s=30)
-    command = int(written.read_text())
-    os.kill(_parent(command), signal.SIGKILL)
-    await_that(lambda: not _alive(command), limit_s=15)
-    child.end()
-
-
 def test_a_child_of_a_child_still_removes_its_folder(tmp_path: Path) -> None:
     told, folder = tmp_path / "pid", tmp_path / "scratch"
     folder.mkdir()
@@ -60,10 +49,6 @@ def test_a_child_of_a_child_still_removes_its_folder(tmp_path: Path) -> None:
     outer.end()
     assert not _alive(int(told.read_text()))
     assert not folder.exists()
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _alive(pid: int) -> bool:
