@@ -17,7 +17,7 @@ from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
 from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
-from tasks.learning import hardware, images
+from tasks.learning import images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import seconds_so_far, stage
@@ -125,10 +125,6 @@ def gather(
         parameters=parameters.values | _resolved(trained),
         command=parameters.command,
         producer=trained.producer,
-        notes=(
-            *hardware.notes(trained.statistics, what="training"),
-            *hardware.notes(predicted.statistics, what="prediction of the test rows"),
-        ),
     )
 
 

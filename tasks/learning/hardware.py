@@ -1,7 +1,7 @@
 """Hardware and versions: everything besides the computation itself that decides its last bits, in one line of text."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,10 +45,3 @@ def recorded(parts: Sequence[str]) -> dict[str, Any]:
         all parts ran on one kind of CPU in fp32.
     """
     return {"hardware": list(parts), "is_reproducible": len(parts) == 1 and parts[0].startswith("fp32 on cpu: ")}
-
-
-def notes(statistics: Mapping[str, Any], *, what: str) -> Iterator[str]:
-    """Yield a note for users if parts of a result ran on different hardware or versions."""
-    if len(parts := statistics["hardware"]) > 1:
-        ran = "; ".join(parts)
-        yield f"{what} ran on different hardware or versions, so its last digits are not reproducible: {ran}"

@@ -116,8 +116,6 @@ class ReportData:
     """Rows that were left out: `class` or None, `place`, `reason`, and `image` (None if unreadable)."""
     slices: Mapping[str, Any] | None = None
     """Result of `tasks.learning.slices.find`; None if the evaluation has none."""
-    notes: tuple[str, ...] = ()
-    """Notes on training and prediction, one sentence each."""
 
 
 def render(data: ReportData) -> str:

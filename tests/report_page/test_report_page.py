@@ -217,7 +217,7 @@ def full() -> str:
     return render(
         dataclasses.replace(
             data, mistakes=(picture,) * 16, temperature=1.4321, data_problems=(problem,),
-            sample_notice="a sample of 2,000 rows, not all of MNIST", notes=("the training ran on different hardware",),
+            sample_notice="a sample of 2,000 rows, not all of MNIST",
             producer=data.producer | {"git": f"{40 * 'a'} dirty 0123456789ab"},
         )
     )  # fmt: skip
@@ -346,7 +346,6 @@ def test_epochs_show_learning_rates(usual: str, bare: str) -> None:
 def test_what_a_run_has_besides_is_shown_and_only_then(usual: str, full: str, bare: str) -> None:
     text, more, alone = (Page(html).text for html in (usual, full, bare))
     says = {
-        "The training ran on different hardware": more,
         "Sample data: trained on a sample of 2,000 rows, not all of MNIST.": more,
         "a temperature of 1.432, which was fitted on validation rows.": more,
         "There were uncommitted changes (digest 0123456789ab)": more,
