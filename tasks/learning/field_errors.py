@@ -7,19 +7,6 @@ from typing import Any, TypeVar, dataclass_transform
 import pydantic
 from pydantic import ConfigDict, Field, ValidationError
 
-_ALLOWED = {
-    "greater_than_equal": ">= {ge}",
-    "less_than_equal": "<= {le}",
-    "greater_than": "> {gt}",
-    "less_than": "< {lt}",
-    "int_type": "a whole number",
-    "float_type": "a finite number",
-    "finite_number": "a finite number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "literal_error": "one of {expected}",
-}
-"""What a field must be, by pydantic's type of the error."""
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -49,14 +36,9 @@ def _errors_in_one_line(checked: _Class) -> _Class:
 def first_problem(error: ValidationError) -> str:
     """Return one line about the first wrong field: its name without groups, what is allowed and the value."""
     first = error.errors(include_url=False)[0]
-    context = first.get("ctx", {})
     if first["type"] == "value_error":
-        return str(context["error"])
-    field = first["loc"][-1]
-    if first["type"] not in _ALLOWED:
-        return f"{field}: {first['msg']}"
-    # pydantic stores a bound 1 of a float as 1.0, and choices as "'a', 'b' or 'c'"
-    plain = {name: str(value).removesuffix(".0") for name, value in context.items()}
-    if "expected" in plain:
-        plain["expected"] = plain["expected"].replace("'", "").replace(" or ", ", ")
-    return f"{field} must be {_ALLOWED[first['type']].format(**plain)}, got {first['input']!r}"
+        return str(first["ctx"]["error"])
+    field, message = first["loc"][-1], first["msg"]
+    if not message.startswith("Input should"):
+        return f"{field}: {message}"
+    return f"{field} {message.replace('Input should', 'must')}, got {first['input']!r}"

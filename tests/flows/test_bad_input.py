@@ -212,10 +212,10 @@ def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_beg
 @pytest.mark.parametrize(
     ("settings", "changes", "message"),
     [
-        ({"epochs": True}, {}, "epochs must be a whole number, got True"),
-        ({"epochs": None}, {}, "epochs must be a whole number, got None"),
-        ({"learning_rate": [0.1]}, {}, "learning_rate must be a finite number, got [0.1]"),
-        ({"precision": 16}, {}, "precision must be one of auto, fp32, bf16, got 16"),
+        ({"epochs": True}, {}, "epochs must be a valid integer, got True"),
+        ({"epochs": None}, {}, "epochs must be a valid integer, got None"),
+        ({"learning_rate": [0.1]}, {}, "learning_rate must be a valid number, got [0.1]"),
+        ({"precision": 16}, {}, "precision must be 'auto', 'fp32' or 'bf16', got 16"),
         ({"origin": None}, {}, "there is no recipe field 'origin'"),
         ({}, {"workers": "2"}, "--workers must be one whole number, got '2'"),
         ({}, {"storage": "/tmp/a\0b"}, "--storage: a URI must not contain a NUL character"),

@@ -20,7 +20,7 @@ from tests.runs import CHECKOUT
         ({"tags": []}, "needs the tag 'data-to-model'"),
         ({"work_pool": None}, "needs work_pool"),
         ({"parameters": {"settings": {"epoch": 1}}}, "no recipe field 'epoch'; did you mean 'epochs'"),
-        ({"parameters": {"settings": {"batch_size": 0}}}, "batch_size must be >= 1"),
+        ({"parameters": {"settings": {"batch_size": 0}}}, "batch_size must be greater than or equal to 1"),
         ({"parameters": {"recipe": "nosuch"}}, "recipe .*mnist-resnet18.* 'nosuch'"),
         ({"parameters": {"recipes": "mnist"}}, "parameters: 'recipes' is not one of .*recipe, "),
         ({"parameters": {"workers": -1}}, "workers must be >= 0"),

@@ -102,7 +102,7 @@ def test_a_run_that_is_not_refused_begins(tmp_path: Path, capsys: pytest.Capture
 
 def test_checks_that_depend_on_a_failed_one_are_skipped(check: Check) -> None:
     found = check("--storage", "/sys/nosuch", "--set", "epochs=0", refused=("request", "storage"))
-    assert found["request"][1] == "--set: epochs must be >= 1, got 0"
+    assert found["request"][1] == "--set: epochs must be greater than or equal to 1, got 0"
     assert {what for what, (verdict, _) in found.items() if verdict == "skipped"} == {
         "Ray", "data", "classes", "labels", "run", "model", "disk", "nodes"
     }  # fmt: skip

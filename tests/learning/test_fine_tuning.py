@@ -96,7 +96,7 @@ def test_fine_tuning_ranks_that_resume_end_with_the_weights_of_ranks_that_never_
     [
         ({"freeze_epochs": 4}, "freeze_epochs must be <= 3, the number of epochs, got 4"),
         ({"start": "random"}, "freeze_epochs must be 0 with start=random, .*, got 2; choose another start, or add"),
-        ({"backbone_lr_scale": 0.0}, "backbone_lr_scale must be > 0, got 0.0"),
+        ({"backbone_lr_scale": 0.0}, "backbone_lr_scale must be greater than 0, got 0.0"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(changes: dict[str, Any], message: str) -> None:
