@@ -35,8 +35,6 @@ _PROJECT = ("flows", "tasks", "storage")
 """This project's own packages."""
 _MAIN = "recipe.py"
 """File of a folder that is executed; it imports the others with a dot: `from . import layers`."""
-_MOST_BYTES = 100_000_000
-"""Most bytes of a folder: Ray takes no larger package, and all are read whenever the code is loaded."""
 _FRAMES = 3
 """Maximum number of lines of the user's code that an error shows, the innermost ones."""
 _LONGEST = 1500
@@ -64,7 +62,7 @@ _loaded: dict[str, _Code] = {}
 def load(path: Path) -> ModuleType:
     """Import the file or folder at `path`, once per content, and register it, so that `resolve` finds the code in it.
 
-    Raises `ValueError` naming `path` if it does not exist, is too large or cannot be imported.
+    Raises `ValueError` naming `path` if it does not exist or cannot be imported.
     """
     if not _NAME.fullmatch(path.name):
         raise ValueError(
@@ -87,23 +85,18 @@ def _read(path: Path) -> dict[str, bytes]:
     """Return the content of the file at `path`, or of every file of that folder that is not hidden."""
     files, folder = [path], path.parent
     if path.suffix != ".py":
-        files = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file.relative_to(path))]
+        hidden = re.compile(r"(^|/)(\.|__pycache__/)")
+        found = sorted(file for file in path.rglob("*") if file.is_file())
+        files = [file for file in found if not hidden.search(str(file.relative_to(path)))]
         folder = path
         if path / _MAIN not in files:
             raise ValueError(f"{path} must be a Python file, or a folder with {_MAIN}")
         if any(file.name == "_manifest.json" for file in files):
             raise ValueError(f"{path} contains results of runs; use a --storage outside the recipe's folder")
-        if sum(file.stat().st_size for file in files) > _MOST_BYTES:
-            advice = "keep only the recipe and what it reads there; for weights use --set start=FILE"
-            raise ValueError(f"{path} has more than {_MOST_BYTES // 10**6} MB of files; {advice}")
     try:
         return {str(file.relative_to(folder)): file.read_bytes() for file in files}
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
 
 
 def _digest_of(contents: Mapping[str, bytes], path: Path) -> str:
@@ -116,10 +109,6 @@ def _digest_of(contents: Mapping[str, bytes], path: Path) -> str:
 
 def _imported(path: Path, contents: dict[str, bytes], *, name: str) -> _Code:
     is_file = path.suffix == ".py"
-    for relative, content in contents.items():  # kept for tracebacks: a file may change later
-        if relative.endswith(".py"):
-            file = str(path if is_file else path / relative)
-            linecache.cache[file] = (len(content), None, content.decode(errors="replace").splitlines(True), file)
     importlib.invalidate_caches()
     spec = importlib.util.spec_from_file_location(
         name, path if is_file else path / _MAIN, submodule_search_locations=None if is_file else [str(path)]
