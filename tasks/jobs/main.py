@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from storage import manifest
+from storage import files, manifest
 from storage.failpoints import failpoint
 from storage.process import gc_paused
 from storage.uri import URI
 from tasks.jobs import errors, events
 from tasks.jobs.deadline import deadline
 from tasks.jobs.events import ERROR
-from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
+from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
 
 if TYPE_CHECKING:
     from tasks.jobs.backends.base import StageBackend
@@ -37,17 +37,15 @@ def main(stage: str) -> None:
     """
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(
-            f"usage: python -m tasks.jobs.{stage} SPEC\n"
-            "\n"
-            f"SPEC is the path or s3:// URI of a job's {stage}-<SHA-256>.json: a run writes it below <root>/runs/, and "
-            "deletes it once the job is done.",
+            f"usage: python -m tasks.jobs.{stage} SPEC, the path or s3:// URI of a job's {stage}-<SHA-256>.json, which "
+            "a run writes below <root>/runs/ and deletes once the job is done",
             file=sys.stderr,
         )
-        raise SystemExit(0 if "--help" in sys.argv else 2)
+        raise SystemExit(2)
     place = sys.argv[1]
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
-        spec = _SPECS[stage].model_validate_json(read_digested(uri))
+        spec = _SPECS[stage].model_validate_json(files.read(uri))
         with deadline(spec.deadline_s):
             _work_on_ray(spec)
     except Exception as error:
