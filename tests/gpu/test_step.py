@@ -47,7 +47,7 @@ def gradients(model: str, device: torch.device, *, precision: str) -> tuple[Tens
     return logits.float(), torch.cat(flat)
 
 
-@pytest.mark.parametrize("model", ["small", "vit-tiny", *MODELS, "vit-patch4-sdpa"])
+@pytest.mark.parametrize("model", ["small", "vit-tiny", *MODELS])
 def test_logits_and_gradients_are_those_of_the_cpu(device: torch.device, model: str) -> None:
     if device == CPU and model in MODELS:
         pytest.skip("takes long, and compares the CPU with itself")
@@ -115,7 +115,7 @@ def _curve(trainer: Trainer) -> Tensor:
 
 
 @pytest.mark.parametrize("step", ["eager", "graph"])
-@pytest.mark.parametrize("model", [*MODELS, "vit-patch4-sdpa"])
+@pytest.mark.parametrize("model", MODELS)
 def test_models_of_the_cifar_recipes_never_wait_for_a_gpu(gpu: torch.device, model: str, step: str) -> None:
     precision = resolve_precision("auto", gpu, classifier("small"))
     changes = {"model": model, "batch_size": 32, "precision": precision, "step": step}
