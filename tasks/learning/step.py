@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -12,13 +11,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from storage import error_policy
-from storage.uri import URI, Root
 from tasks.learning.augmentation import classes_of
 from tasks.learning.modeling import Classifier, autocast
 from tasks.learning.recipes import Recipe
-
-_CACHE, _TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-"""Environment variables that name the folders for code compiled by torch.compile and by Triton."""
 
 
 class Step:
@@ -134,39 +129,11 @@ def _capture(forward: _Forward, images: Tensor, *, name: str) -> None:
         buffer.copy_(value)
 
 
-@contextlib.contextmanager
-def compiled_code(recipe: Recipe, *, root: Root) -> Iterator[None]:
-    """Keep the code that torch.compile makes in the block, for later runs, in the user's cache folder.
+def keep_compiled_code() -> None:
+    """Let torch.compile keep its code for later runs in the user's own cache folder, since loading it executes it.
 
-    Loading the code executes it. So the folder must belong to this user alone, and lie outside of `root`, whose files
-    may come from elsewhere; otherwise `ValueError`. `TORCHINDUCTOR_CACHE_DIR`, if set, names another folder. Triton's
-    kernels are in the subfolder `triton`, or in `TRITON_CACHE_DIR` if that is set.
+    `TORCHINDUCTOR_CACHE_DIR` and `TRITON_CACHE_DIR` name other folders.
     """
-    if not recipe.training.compile or _CACHE in os.environ:
-        yield
-        return
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    cache = cache if cache.is_absolute() else Path("~/.cache").expanduser()
-    folder = cache / "data-to-model" / "compiled"
-    if URI(str(folder)).lies_in(root) or not _is_private(folder):
-        raise ValueError(
-            f"compile=true needs {folder} as a folder of this user alone, outside of --storage; correct that, or set "
-            f"{_CACHE} to such a folder"
-        )
-    added = {_CACHE: str(folder)} | ({} if _TRITON in os.environ else {_TRITON: str(folder / "triton")})
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
-
-
-def _is_private(folder: Path) -> bool:
-    """Create `folder` if it is missing; return whether it could be, and this user alone may use it."""
-    try:
-        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-        status = folder.stat()
-    except (OSError, RuntimeError):  # no home, or one that cannot be written
-        return False
-    return status.st_uid == os.getuid() and not status.st_mode & 0o077
+    folder = Path("~/.cache/data-to-model/compiled").expanduser()
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))

@@ -27,7 +27,7 @@ from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoin
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
-from tasks.learning.step import compiled_code
+from tasks.learning.step import keep_compiled_code
 from tasks.resources import devices
 
 _CHECKPOINTS = 4
@@ -37,11 +37,6 @@ _T = TypeVar("_T")
 
 def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContext) -> None:
     """Train `spec.recipe` on `prepared` to its last epoch, starting from the newest complete checkpoint, if any."""
-    with compiled_code(spec.recipe, root=spec.storage):
-        _train(spec, prepared, attempt, context)
-
-
-def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContext) -> None:
     recipe, rank, kind = spec.recipe, context.rank, context.device.type
     if kind == "cuda":
         torch.cuda.set_device(context.device)  # NCCL sends objects through the current device, by default the first
@@ -50,8 +45,10 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankConte
     if kind == "cpu":
         process.keep_memory()
     seed_everything(recipe.training.seed)
-    if kind == "cpu" and recipe.training.compile:
-        devices.check_compiler(where=f"node {platform.node()}")
+    if recipe.training.compile:
+        keep_compiled_code()
+        if kind == "cpu":
+            devices.check_compiler(where=f"node {platform.node()}")
     loader = make_loader(recipe, spec.source, prepared, context)
     with gc_paused():  # most models import torchvision
         is_random = spec.initial is None and spec.weights is None
