@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from PIL.JpegImagePlugin import JpegImageFile
 
 from storage.error_policy import Permanent
 from tasks.learning import thumbnails
@@ -82,21 +81,6 @@ def decode_uncropped(content: bytes, channels: int) -> Image.Image:
         return _flat(image).convert(_MODES[channels])
 
 
-def fitted(image: Image.Image, size: int, channels: int) -> Decoded:
-    """Convert an open image as `decoded` does, without modifying it. Raises `Unreadable`.
-
-    A JPEG whose pixels are not loaded yet is decoded from its file, at the same scale as there.
-    """
-    if isinstance(image, JpegImageFile) and (file := getattr(image, "fp", None)) and not file.closed:
-        position = file.tell()
-        file.seek(0)
-        content = file.read()
-        file.seek(position)
-        return decoded(content, size, channels)
-    with _unreadable():
-        return _decoded(image, size, channels)
-
-
 @contextlib.contextmanager
 def _unreadable() -> Iterator[None]:
     try:
@@ -144,18 +128,6 @@ def _check_bits(image: Image.Image) -> None:
     is_gray = image.mode.startswith("I;16") and not is_inverted and "transparency" not in image.info
     if image.mode in ("F", "I") or (";16" in stored and not is_gray):
         raise Unreadable("unsupported: neither 8 bits per channel nor opaque 16-bit gray; save it with 8 bits")
-
-
-def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
-    """Convert pixels (uint8, HWC; 1 or 3 channels, or 2 or 4 with alpha as the last) as `decoded` does.
-
-    Pixels that already have the right shape are not changed. Raises `Unreadable`.
-    """
-    height, width, depth = image_HWC.shape
-    image = Image.fromarray(image_HWC[:, :, 0] if depth == 1 else image_HWC)
-    fits = image_HWC.shape == (size, size, channels)
-    stored = image_HWC.tobytes() if fits else _fitted(_on_white(image), size, channels)
-    return Decoded(stored, width, height)
 
 
 def _gray(image: Image.Image) -> Image.Image:

@@ -1,12 +1,11 @@
 """A trained model as a function from raw images to probabilities."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from storage import champions, process
@@ -17,16 +16,15 @@ from tasks.learning.modeling import Classifier, autocast, move_model, resolve_pr
 
 _FIRST_BATCH = 512
 """Images to compute at a time as long as they fit into memory."""
-Picture = Image.Image | np.ndarray | str | os.PathLike[str] | bytes
-"""An open image, pixels (uint8, (height, width) or (height, width, 1 to 4)), a file's path, or a file's bytes."""
-Images = Tensor | np.ndarray | Image.Image | Sequence[Picture]
+Picture = str | os.PathLike[str] | bytes
+"""An image file's path, or its bytes."""
 
 
 class Model(nn.Module):
     """Module from raw images (uint8, (N, H, W, C)) to probabilities (float32, (N, classes)).
 
-    Images are a tensor or a NumPy array of the model's own shape, or PIL images of any size. It computes at
-    `precision`, that of its training and evaluation: `fp32` or `bf16`. In fp32 on a GPU, torch rounds the inputs of
+    Images are a tensor or a NumPy array of the model's own shape, or a list of image files of any size. It computes
+    at `precision`, that of its training and evaluation: `fp32` or `bf16`. In fp32 on a GPU, torch rounds the inputs of
     convolutions to TF32, unless `torch.backends.cudnn.allow_tf32` is False; the setting is the caller's.
     """
 
@@ -38,18 +36,17 @@ class Model(nn.Module):
         self.classes = classifier.spec.classes
         self.image_shape = classifier.spec.image_shape
 
-    def forward(self, images: Images) -> Tensor:
+    def forward(self, images: Tensor | np.ndarray | Sequence[Picture]) -> Tensor:
         batch = self._as_batch(images)
         with autocast(self.precision, batch.device):
             logits: Tensor = self.classifier(batch)
         return self.classifier.probabilities(logits)
 
-    def prepare(self, pictures: Picture | Iterable[Picture]) -> Tensor:
-        """Resize pictures exactly as ingestion resizes the user's own images, for training and for prediction.
+    def prepare(self, pictures: Sequence[Picture]) -> Tensor:
+        """Resize image files exactly as ingestion resizes the user's own images, for training and for prediction.
 
         Each picture is rotated by its EXIF, put on white where it is transparent, scaled until its shorter side fits,
-        and cropped to its centre. Paths, bytes and open images give exactly the pixels of training. Only a large JPEG
-        whose pixels are already loaded, such as an array, does not: training decodes it at a smaller scale.
+        and cropped to its centre.
 
         Returns:
             uint8, (N, height, width, channels), on the model's device.
@@ -62,28 +59,24 @@ class Model(nn.Module):
             raise ValueError(
                 f"the model expects images of {height} x {width} pixels; pictures can only be resized to squares"
             )
-        if isinstance(pictures, Image.Image | np.ndarray | str | os.PathLike | bytes):
-            pictures = [pictures]
-        some = list(pictures)
-        pixels = [_pixels(picture, number, size=height, channels=channels) for number, picture in enumerate(some)]
-        batch = np.frombuffer(bytearray(b"".join(pixels)), np.uint8).reshape(len(some), *self.image_shape)
+        pixels = [_pixels(picture, number, size=height, channels=channels) for number, picture in enumerate(pictures)]
+        batch = np.frombuffer(bytearray(b"".join(pixels)), np.uint8).reshape(len(pixels), *self.image_shape)
         return torch.from_numpy(batch).to(self.classifier.mean.device)
 
-    def _as_batch(self, images: Images) -> Tensor:
-        """Convert `images` to what the classifier takes; only pictures, in a list or alone, are resized."""
-        if isinstance(images, Image.Image | list | tuple):
+    def _as_batch(self, images: Tensor | np.ndarray | Sequence[Picture]) -> Tensor:
+        """Convert `images` to what the classifier takes; only files are resized."""
+        if isinstance(images, list | tuple):
             images = self.prepare(images)
         if not isinstance(images, Tensor | np.ndarray):
             raise ValueError(
-                f"images must be a tensor, a NumPy array or PIL images, got {type(images).__name__}; "
-                "model.prepare([...]) reads them from paths"
+                f"images must be a tensor, a NumPy array, or a list of paths or bytes, got {type(images).__name__}"
             )
         dtype = str(images.dtype).removeprefix("torch.")
         if dtype != "uint8" or images.ndim != 4 or tuple(images.shape[1:]) != tuple(self.image_shape):
             wanted, shape = ", ".join(map(str, self.image_shape)), ", ".join(map(str, images.shape))
             raise ValueError(
                 f"images must be uint8 of shape (N, {wanted}), got {dtype} of shape ({shape}); model.prepare([...]) "
-                "converts pictures of any size"
+                "reads image files of any size"
             )
         if isinstance(images, np.ndarray):
             return torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self.classifier.mean.device)
@@ -108,26 +101,14 @@ def load(model: str = "champion", *, storage: str | None = None) -> Model:
 
 
 def _pixels(picture: Picture, number: int, *, size: int, channels: int) -> bytes:
-    name = str(picture) if isinstance(picture, str | os.PathLike) else f"picture {number}"
+    if not isinstance(picture, str | os.PathLike | bytes):
+        raise ValueError(f"picture {number} must be a path or the bytes of a file, got {type(picture).__name__}")
+    name = f"picture {number}" if isinstance(picture, bytes) else str(picture)
     try:
-        if isinstance(picture, Image.Image):
-            return decode.fitted(picture, size, channels).pixels
-        if isinstance(picture, np.ndarray):
-            return decode.scaled(_with_channels(picture), size, channels).pixels
         content = picture if isinstance(picture, bytes) else Path(picture).expanduser().read_bytes()
         return decode.decoded(content, size, channels).pixels
     except decode.Unreadable as error:
         raise ValueError(f"{name} cannot be used: {error}") from None
-
-
-def _with_channels(pixels: np.ndarray) -> np.ndarray:
-    image = pixels[:, :, None] if pixels.ndim == 2 else pixels
-    if pixels.dtype != np.uint8 or image.ndim != 3 or not 1 <= image.shape[2] <= 4 or 0 in image.shape:
-        raise decode.Unreadable(
-            f"pixels must be uint8 of shape (height, width) or (height, width, 1 to 4), got {pixels.dtype} of shape "
-            f"{pixels.shape}"
-        )
-    return np.ascontiguousarray(image)
 
 
 class Inference:

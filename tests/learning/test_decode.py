@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.learning.decode import Unreadable, decoded, scaled
+from tasks.learning.decode import Unreadable, decoded
 from tests.image_folder import picture
 
 
@@ -156,15 +156,6 @@ def test_broken_image_raises_an_error_of_one_line(content: bytes) -> None:
     with pytest.raises(Unreadable) as caught:
         decoded(content, 8, 3)
     assert str(caught.value) and "\n" not in str(caught.value) and " at 0x" not in str(caught.value)
-
-
-def test_pixels_that_fit_stay_as_they_are_and_transparent_ones_are_white() -> None:
-    image = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
-    assert scaled(image, 8, 3).pixels == image.tobytes()
-    assert len(scaled(image, 4, 1).pixels) == 16
-    for size in (8, 4):
-        found = np.frombuffer(scaled(np.asarray(drawing("RGBA")), size, 3).pixels, np.uint8).reshape(size, size, 3)
-        assert found[0, 0].min() > 240 and found[size // 2, size // 2].max() < 64
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("over"), MemoryError()])
