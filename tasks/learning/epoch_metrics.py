@@ -1,16 +1,10 @@
 """Epochs without torch: batch sizes and checks before an epoch, metrics after it, and its errors."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from storage.error_policy import Permanent
 from storage.terminal import count
-
-LEAST_STEPS = 5
-"""Steps of an epoch below which there is a hint."""
-MAX_SKIPPED = 0.05
-"""Share of the training rows that an epoch skips above which there is a hint."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,24 +100,6 @@ def batch_start(batch_size: int, *, rank: int, world_size: int) -> int:
 def local_batch_size(batch_size: int, *, rank: int, world_size: int) -> int:
     """Return the number of rows of a global batch that belong to `rank`; ranks differ by at most one row."""
     return batch_size // world_size + int(rank < batch_size % world_size)
-
-
-def smallest_piece(batch_size: int, *, world_size: int, micro_batches: int) -> int:
-    """Return the fewest rows of a forward pass, if each rank's share of a batch is divided as `Tensor.chunk` does."""
-    shares = {local_batch_size(batch_size, rank=rank, world_size=world_size) for rank in (0, world_size - 1)}
-    sizes = {share: math.ceil(share / micro_batches) for share in shares}
-    return min(share % size or size for share, size in sizes.items())
-
-
-def few_steps_hint(steps: int, *, batch_size: int, num_rows: int) -> str | None:
-    """Return a hint if an epoch of `steps` has few of them or skips many of all `num_rows` training rows."""
-    skipped = num_rows - steps * batch_size
-    if steps >= LEAST_STEPS and skipped <= MAX_SKIPPED * num_rows:
-        return None
-    return (
-        f"batch_size={batch_size} gives {count(steps, 'step')} an epoch; each epoch skips {skipped:,} of "
-        f"{num_rows:,} training rows, different ones each time; use a smaller --set batch_size"
-    )
 
 
 def check_steps(steps: int, *, batch_size: int, world_size: int, num_rows: int) -> None:

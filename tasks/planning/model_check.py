@@ -11,21 +11,18 @@ from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import CheckpointURI
 from tasks.learning import downloading, user_code
-from tasks.learning.epoch_metrics import few_steps_hint, smallest_piece
-from tasks.learning.recipes import Recipe
 from tasks.learning.user_code import UserCodeError, wrap_user_errors
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import predictions_of
 from tasks.resources import devices, machine
-from tasks.resources.scaling import Workers, most_gpus_fed
 
 if TYPE_CHECKING:
     from tasks.learning.modeling import Classifier
 
 _LONGEST_SIDE = 512
 """Pixels; larger images take too long to try."""
-_ONE_VALUE = "Expected more than 1 value per channel"
-"""Start of torch's message if batch normalisation gets a single row."""
+_FEW_STEPS = 5
+"""Steps of an epoch below which there is a hint."""
 
 
 def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
@@ -60,7 +57,6 @@ def check_training(plan: Plan) -> None:
     if plan.recipe.training.compile and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
         devices.check_compiler(where="this machine")
     check_start(plan)
-    check_one_row(plan)
 
 
 def check_start(plan: Plan) -> None:
@@ -111,25 +107,10 @@ def batch_hint(plan: Plan) -> str | None:
     if rows is None:
         return None
     size = plan.recipe.training.batch_size
-    hint = few_steps_hint(rows // size, batch_size=size, num_rows=rows)
-    return hint and f"with about {count(rows, 'training row')}, {hint}"
-
-
-def check_one_row(plan: Plan) -> None:
-    """Raise `ValueError` if a worker gets single rows in training and the model's batch normalisation needs more."""
-    recipe, training, workers = plan.recipe, plan.recipe.training, plan.workers
-    number = _number_of_workers(workers, recipe)
-    if smallest_piece(training.batch_size, world_size=number, micro_batches=training.micro_batches) > 1:
-        return
-    try:
-        _try(plan, rows=1)
-    except Exception as error:  # what else is wrong, `check_model` and the training report
-        if _ONE_VALUE in str(error):
-            raise ValueError(
-                f"batch_size={training.batch_size} gives a worker 1 row at a time (--workers "
-                f"{'auto' if workers is None else workers}, micro_batches={training.micro_batches}), but the batch "
-                f"normalisation of model {recipe.model} needs 2; use a larger --set batch_size"
-            ) from None
+    if rows // size >= _FEW_STEPS:
+        return None
+    steps = f"batch_size={size} gives {count(rows // size, 'step')} an epoch"
+    return f"with about {count(rows, 'training row')}, {steps}; use a smaller --set batch_size"
 
 
 def check_model(plan: Plan) -> str:
@@ -187,10 +168,3 @@ def _build(plan: Plan) -> "Classifier":
     if training.freeze_epochs or training.backbone_lr_scale != 1 or training.start.kind == "pretrained":
         head_of(model.backbone)
     return model
-
-
-def _number_of_workers(workers: Workers, recipe: Recipe) -> int:
-    """Return the number of workers that will train, as far as it is known without the cluster."""
-    if workers is None and not os.environ.get("RAY_ADDRESS") and recipe.resources.device != "cpu":
-        return max(1, min(len(machine.gpus()), most_gpus_fed(recipe.training.batch_size)))
-    return workers or 1

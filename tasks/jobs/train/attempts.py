@@ -17,7 +17,6 @@ from storage.commits import ParentChanged
 from storage.manifest import Manifest, Parent
 from storage.uri import URI, CheckpointURI
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train.choices import num_train_rows
 from tasks.learning import checkpoint, hardware
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
 
@@ -97,13 +96,12 @@ def commit(
     initial: URI | None = None,
     weights: URI | None = None,
     expected: Mapping[str, str] | None = None,
-    num_rows: int,
     statistics: dict[str, Any],
 ) -> Manifest:
     """Commit the best epoch at `target`, with the whole history; the last epoch must have a checkpoint in `scratch`.
 
-    `num_rows` is the number of training rows. Raises `RuntimeError` if one of the two is damaged; running the job again
-    trains the missing epochs. Raises `ParentChanged` as `commits.commit` does.
+    Raises `RuntimeError` if one of the two is damaged; running the job again trains the missing epochs. Raises
+    `ParentChanged` as `commits.commit` does.
     """
     last = next(described(scratch), None)
     assert last is not None, "training ended without a checkpoint"
@@ -139,8 +137,6 @@ def commit(
             "stopped_early": final.epoch < final.recipe["training"]["epochs"],
             "resolved": final.resolved,
             "recipe": final.recipe,
-            "steps_per_epoch": final.step // final.epoch,
-            "training_rows": num_rows,
             **statistics,
             **hardware.recorded(final.hardware),
         },
@@ -163,7 +159,6 @@ def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) 
             initial=spec.initial,
             weights=spec.weights,
             expected=spec.parents,
-            num_rows=num_train_rows(prepared),
             statistics={
                 "seconds": time.monotonic() - started,
                 "loader": loader,

@@ -73,7 +73,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
         class_counts=[prepared.statistics["class_counts"]["train"][name] for name in model.spec.classes],
     )
     assert trainer.world_size == context.world_size, "torch.distributed has another number of workers"
-    events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_describe_rows(trainer)}")
+    rows = count(loader.num_train_rows(), "training row")
+    events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {rows}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
     trained_on = attempts.trained_on(spec, prepared)
     history = _resume(spec.scratch, trainer, fields, trained_on=trained_on)
@@ -93,13 +94,6 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
             checkpoints.take(history, trainer, prepared=trained_on, fields=fields)
             context.beat()
         checkpoints.finish()
-
-
-def _describe_rows(trainer: Trainer) -> str:
-    rows = trainer.loader.num_train_rows()
-    left_out = rows - trainer.steps_per_epoch * trainer.local_batch_size
-    skipped = f", of which each epoch skips {left_out:,}, different ones each time" if left_out else ""
-    return f"{rows:,} training rows{skipped}"
 
 
 def _gathered(value: _T, world_size: int) -> list[_T]:
