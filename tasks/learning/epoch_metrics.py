@@ -1,10 +1,9 @@
-"""Epochs without torch: batch sizes and checks before an epoch, metrics after it, and its errors."""
+"""Epochs without torch: batch sizes before an epoch, metrics after it, and its errors."""
 
 import dataclasses
 from collections.abc import Sequence
 
 from storage.error_policy import Permanent
-from storage.terminal import count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,10 +87,6 @@ def balanced_weights(counts: Sequence[int]) -> list[float]:
     return [sum(counts) / (present * count) if count else 0.0 for count in counts]
 
 
-class WrongBatchSize(ValueError):
-    """The batch is larger than the rows or smaller than the workers."""
-
-
 def batch_start(batch_size: int, *, rank: int, world_size: int) -> int:
     """Return the number of rows of a global batch that belong to the ranks before `rank`."""
     return rank * (batch_size // world_size) + min(rank, batch_size % world_size)
@@ -100,16 +95,6 @@ def batch_start(batch_size: int, *, rank: int, world_size: int) -> int:
 def local_batch_size(batch_size: int, *, rank: int, world_size: int) -> int:
     """Return the number of rows of a global batch that belong to `rank`; ranks differ by at most one row."""
     return batch_size // world_size + int(rank < batch_size % world_size)
-
-
-def check_steps(steps: int, *, batch_size: int, world_size: int, num_rows: int) -> None:
-    """Raise `WrongBatchSize` unless every rank has a step in each epoch; `num_rows` counts the rows of one rank."""
-    if steps == 0:
-        raise WrongBatchSize(
-            "batch_size must be at least the number of workers and at most the number of training rows: got "
-            f"{batch_size} with {count(world_size, 'worker')} and {count(num_rows, 'row')} on one of them; change "
-            "--set batch_size or --workers"
-        )
 
 
 class NonFiniteLoss(Permanent):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tasks.learning.augmentation import RandomTransforms, drawn, flipped, shifted
-from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, balanced_weights, check_steps, local_batch_size
+from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, balanced_weights, local_batch_size
 from tasks.learning.head import norms_of_backbone, weights_of_backbone
 from tasks.learning.modeling import Classifier, autocast, move_model
 from tasks.learning.optimizer import make_optimizer
@@ -80,9 +80,6 @@ class Trainer:
         num_rows = loader.num_train_rows()
         (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
         self.steps_per_epoch = int(steps)
-        check_steps(
-            self.steps_per_epoch, batch_size=recipe.training.batch_size, world_size=self.world_size, num_rows=num_rows
-        )
         total_steps = self.steps_per_epoch * recipe.training.epochs
         self.optimizer, self.scheduler = make_optimizer(
             recipe.training.optimizer,

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 from storage import manifest
 from storage.uri import DatasetURI
 from tasks.jobs.train import choices, make_loader
-from tasks.learning import images
 from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.loop import Loader
 from tests.jobs import raw
@@ -101,23 +99,3 @@ def test_what_fits_into_a_window_is_fed_as_the_resident_loader_does(prepared: Da
                 for feed in (resident, streaming)
             )
             assert some == others
-
-
-def overlap(first: torch.Tensor, second: torch.Tensor, *, batch_size: int) -> float:
-    """The largest share of a batch that meets again in one batch of the next epoch, the mean over batches."""
-    batch_of = torch.empty(int(max(first.max(), second.max())) + 1, dtype=torch.int64).fill_(-1)
-    batch_of[second] = torch.arange(len(second)) // batch_size
-    batches = torch.split(first, batch_size)
-    together = [batch_of[rows][batch_of[rows] >= 0].bincount().max().item() for rows in batches]
-    return sum(together) / len(together) / batch_size
-
-
-def test_batches_of_two_epochs_share_hardly_more_rows_than_if_all_rows_were_shuffled(tmp_path: Path) -> None:
-    shape, size, rows = (96, 96, 3), 64, 8_000  # several windows, and parts as `preprocess` writes them
-    bounds = images.part_bounds(rows, images.num_parts(rows, shape))
-    parts = [(np.arange(*bound), np.zeros((bound[1] - bound[0], *shape), np.uint8)) for bound in bounds]
-    uri = raw.write_prepared(tmp_path, shape, {"train": parts, "validation": parts[:1]})
-    (feed,) = every_rank(uri, "streaming", world_size=1, batch_size=size)
-    epochs = [torch.cat([labels for _, labels in feed.train_batches(epoch=epoch, batch_size=size)]) for epoch in (1, 2)]
-    full = [torch.randperm(rows, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
-    assert overlap(*epochs, batch_size=size) < 2 * overlap(*full, batch_size=size)

@@ -103,8 +103,6 @@ def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: Datas
     spec = raw.to_train(Root(str(tmp_path)), prepared, learning_rate=1e30)
     with pytest.raises(JobRefused, match=r"^NonFiniteLoss: training loss .* lower learning_rate or precision=fp32"):
         run(spec)
-    with pytest.raises(JobRefused, match=r"^WrongBatchSize: batch_size must be at least .* got 1000 with 1 worker"):
-        run(raw.to_train(Root(str(tmp_path)), prepared, batch_size=1000))
 
 
 def test_memory_that_does_not_suffice_is_permanent_and_any_other_error_is_not(

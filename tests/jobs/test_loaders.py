@@ -1,7 +1,6 @@
 """A worker gets its whole shard in a reproducible shuffled order, even if it does not fit in memory."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,11 +82,6 @@ def held(pid: int) -> int:
 @pytest.mark.parametrize("kind", ["streaming", "ray-data"])
 def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: DatasetURI, kind: str) -> None:
     assert feed(kind, large) == 0
-
-
-@pytest.mark.slow
-def test_the_resident_loader_exceeds_that_memory(large: DatasetURI) -> None:
-    assert feed("resident", large) == -signal.SIGKILL
 
 
 def test_reading_all_rows_at_the_start_counts_as_progress(prepared: DatasetURI) -> None:

@@ -16,7 +16,6 @@ from tasks.jobs.train import attempts, worker
 from tasks.jobs.train import job as train
 from tasks.learning import images, recipes
 from tasks.learning.checkpoint import WrongResume
-from tasks.learning.epoch_metrics import WrongBatchSize
 from tasks.resources import growing, scaling
 from tasks.runners.jobs_api import JOB_ENV
 
@@ -92,7 +91,7 @@ class TestBatchSize:
         self, tmp_path: Path, rows: int, batch_size: int, workers: int, named: str
     ) -> None:
         spec = training(tmp_path, rows=rows, batch_size=batch_size, workers=workers)
-        with pytest.raises(WrongBatchSize, match=f"batch_size must be at least .* {named}"):
+        with pytest.raises(ValueError, match=f"batch_size must be at least .* {named}"):
             train.run(spec)
         assert not files.walk(spec.scratch)
 

@@ -45,8 +45,6 @@ def run(rank: int, folder: str) -> None:
         "weighted in pieces": one_step(rank, digits, class_weights="balanced", micro_batches=3),
         "idle": idle_weights(rank, digits, micro_batches=1),
         "idle in pieces": idle_weights(rank, digits, micro_batches=2),
-        "too_small_a_batch": refusal(rank, digits, batch_size=1),
-        "too_large_a_batch": refusal(rank, digits, batch_size=2 * 41 + 2),
     }
     torch.save(found, Path(folder) / f"rank-{rank}.pt")
     _part()
@@ -156,20 +154,6 @@ def idle_weights(rank: int, digits: dict[str, Batch], *, micro_batches: int) -> 
     except RuntimeError as error:
         return {"error": str(error)}
     return {"weights": training.weights(trainer)}
-
-
-def refusal(rank: int, digits: dict[str, Batch], *, batch_size: int) -> str:
-    """What this rank says to a batch size that does not fit."""
-    try:
-        training.trainer(
-            training.recipe(batch_size=batch_size, model="small"),
-            part(digits["train"], SHARDS[rank]),
-            part(digits["test"], VALIDATION[rank]),
-            rank=rank,
-        )
-    except ValueError as error:
-        return str(error)
-    return "nothing"
 
 
 def part(rows: Batch, bounds: tuple[int, int]) -> Batch:

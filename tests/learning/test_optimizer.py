@@ -75,16 +75,6 @@ def test_a_gradient_in_another_memory_format_steps_its_own_weight(recipe: AdamW 
     assert torch.equal(*weights)
 
 
-def test_torch_mixes_up_gradients_in_another_memory_format_else_our_copies_can_go() -> None:
-    weights = [
-        torch.ones(16, 8, 3, 3).to(memory_format=layout) for layout in (torch.channels_last, torch.contiguous_format)
-    ]
-    for weight in weights:
-        weight.grad = torch.arange(weight.numel()).view(weight.shape) % 7 - 3.0
-        torch.optim.SGD([weight], lr=0.1, fused=True).step()
-    assert not torch.equal(*weights)
-
-
 def test_sgd_gets_no_frozen_weights_and_keeps_its_momentum() -> None:
     model = nn.Linear(2, 2)
     model.weight.requires_grad_(False)

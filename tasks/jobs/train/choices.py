@@ -7,10 +7,11 @@ import math
 from typing import Final, TypedDict
 
 from storage.manifest import Manifest
+from storage.terminal import count
 from tasks.jobs import dataset_parts
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import images
-from tasks.learning.epoch_metrics import check_steps, local_batch_size
+from tasks.learning.epoch_metrics import local_batch_size
 
 RAY_DATA: Final = "ray-data"
 """Name of the loader that Ray Data feeds."""
@@ -67,7 +68,7 @@ def _chosen_loader(loader: str, prepared: Manifest) -> str:
 
 
 def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader: str) -> int:
-    """Return the number of steps of an epoch; raise `WrongBatchSize` if some of the `workers` have too few rows."""
+    """Return the number of steps of an epoch; raise `ValueError` if some of the `workers` have too few rows."""
     steps, train_files = [], prepared.split("train")
     for rank in (0, workers - 1):  # the first rank has the largest share of a batch, the last the smallest
         rows = num_train_rows(prepared) // workers
@@ -76,7 +77,12 @@ def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader
             rows = sum(map(len, shard))
         share = local_batch_size(batch_size, rank=rank, world_size=workers)
         steps.append(rows // share if share else 0)
-        check_steps(steps[-1], batch_size=batch_size, world_size=workers, num_rows=rows)
+        if steps[-1] == 0:
+            raise ValueError(
+                "batch_size must be at least the number of workers and at most the number of training rows: got "
+                f"{batch_size} with {count(workers, 'worker')} and {count(rows, 'row')} on one of them; change "
+                "--set batch_size or --workers"
+            )
     return min(steps)
 
 

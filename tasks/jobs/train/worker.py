@@ -23,7 +23,7 @@ from tasks.jobs.train.choices import Assignment
 from tasks.jobs.train.make_loader import RankContext, RowSource
 from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
-from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize, best_epoch
+from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, best_epoch
 from tasks.learning.recipes import Recipe
 from tasks.resources import scaling
 
@@ -53,7 +53,7 @@ def train(config: Assignment) -> None:
 def is_saved_on_every_rank(error: Exception, attempt: URI) -> bool:
     """Save an error after which no restart helps for the driver; return whether every rank has met it."""
     cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
-    is_on_every_rank = isinstance(cause, NonFiniteLoss | WrongBatchSize | WrongResume)
+    is_on_every_rank = isinstance(cause, NonFiniteLoss | WrongResume)
     # A restart may help: Ray Train deletes old checkpoints while workers start, and Ray ends a task that uses much
     # memory when other work on the node needs it.
     may_pass = isinstance(cause, FileNotFoundError | PermissionError) or type(cause).__module__.startswith("ray.")
