@@ -7,8 +7,8 @@ from typing import Any, Literal
 from storage.uri import URI, check_name
 from tasks.learning.field_errors import group
 
-SUFFIXES = (".safetensors", ".pth")
-"""Ends of the names of files with weights."""
+SUFFIX = ".safetensors"
+"""End of the names of files with weights."""
 
 
 @group
@@ -31,11 +31,11 @@ class Weights:
 
     kind: Literal["file"] = "file"
     file: str
-    """`.safetensors` or `.pth`: a path, relative to the working directory, or a URI."""
+    """`.safetensors`: a path, relative to the working directory, or a URI."""
 
     def __post_init__(self) -> None:
-        if not self.file.endswith(SUFFIXES):
-            raise ValueError(f"start: a file of weights must end in {' or '.join(SUFFIXES)}, got {self.file!r}")
+        if not self.file.endswith(SUFFIX):
+            raise ValueError(f"start: a file of weights must end in {SUFFIX}, got {self.file!r}")
         is_path = "://" not in self.file  # absolute: jobs and deployments run in other folders
         place = os.path.abspath(os.path.expanduser(self.file)) if is_path else self.file
         try:
@@ -64,9 +64,12 @@ def start_from_text(text: str) -> dict[str, Any]:
         return {"kind": text}
     if kind == "champion" and bool(separator) == bool(name):
         return {"kind": kind, "registered_model": name}
-    if text.endswith(SUFFIXES):
+    if text.endswith(SUFFIX):
         return {"kind": "file", "file": text}
-    raise ValueError(f"start must be random, pretrained, champion, champion:NAME or a file of weights, got {text!r}")
+    hint = "; save a state_dict by safetensors.torch.save_file" if text.endswith((".pth", ".pt", ".bin")) else ""
+    raise ValueError(
+        f"start must be random, pretrained, champion, champion:NAME or a {SUFFIX} file, got {text!r}{hint}"
+    )
 
 
 def start_to_text(start: Mapping[str, Any]) -> str:

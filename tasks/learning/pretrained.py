@@ -7,13 +7,11 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 from tasks.learning import models
 from tasks.learning.downloading import DownloadFailed, WrongChecksum
 from tasks.learning.head import head_of, last_layer
-from tasks.learning.initial_weights import SUFFIXES
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,16 +36,6 @@ class Published:
     """Per channel, in units of 0 to 255."""
     image_size: int
     """Pixels per side."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """What of a model does not come from the weights that it starts from."""
-
-    has_new_head: bool
-    """The head starts anew, because the weights are for other classes or have no head."""
-    is_summed: bool
-    """The first layer takes gray images: its weights are summed over the three channels of the file's."""
 
 
 def published(model: str) -> Published:
@@ -125,46 +113,25 @@ def normalisation(model: str, *, channels: int) -> tuple[tuple[float, ...], tupl
 
 
 def read_weights(path: Path) -> "dict[str, Tensor]":
-    """Read a file of weights, as tensors on the CPU; nothing in it is executed.
-
-    Raises `ValueError` unless it is a safetensors file, or a file of `torch.save` with a state_dict only.
-    """
-    import safetensors
+    """Read a safetensors file of weights, as tensors on the CPU; raises `ValueError` if it is none."""
     import safetensors.torch
-    import torch
 
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"start must be a file that ends in {', '.join(SUFFIXES)}, got {str(path)!r}")
     try:
-        if path.suffix == ".safetensors":
-            tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
-            return tensors
-        weights = torch.load(path, weights_only=True, map_location="cpu")
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
     except FileNotFoundError:
         raise ValueError(f"start: there is no file {path}") from None
-    except UnpicklingError:
-        raise ValueError(
-            f"start: {path} is a pickle of more than tensors, which is not opened; save its state_dict as safetensors"
-        ) from None
-    except (MemoryError, OSError):
-        raise
-    except Exception as error:  # torch raises nearly any error for a damaged file
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"start: {path} is damaged, or not a {path.suffix} file: {reason}") from None
-    if not isinstance(weights, dict) or not all(isinstance(value, torch.Tensor) for value in weights.values()):
-        raise ValueError(f"start: {path} does not hold a state_dict, names with tensors; save model.state_dict()")
-    return dict(weights)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"start: {path} is damaged, or not a safetensors file: {error}") from None
+    return tensors
 
 
-def start_from(
-    classifier: "Classifier", weights: "dict[str, Tensor]", *, classes: Sequence[str] | None = None
-) -> Loaded:
-    """Give the backbone of `classifier` the `weights` of the same architecture.
+def start_from(classifier: "Classifier", weights: "dict[str, Tensor]", *, classes: Sequence[str] | None = None) -> bool:
+    """Give the backbone of `classifier` the `weights` of the same architecture; return whether its head is new.
 
     Where the file's head has another shape or is missing, or `classes`, if known, are others, the head is new, and its
     last layer starts at 0: every class is equally likely, where random weights, which libraries make for 1,000 classes,
     would begin with large errors that spoil the backbone (Kolesnikov et al., Big Transfer, 2020, do the same). Batch
-    normalisation goes on from the statistics in `weights`.
+    normalisation goes on from the statistics in `weights`. A first layer of gray images gets the sum over the colors.
 
     Args:
         classifier: Newly initialised.
@@ -172,39 +139,35 @@ def start_from(
         classes: Names of the classes that `weights` were trained for.
 
     Raises:
-        ValueError: The architecture is another one; names the first keys that are missing, unknown or of other shapes.
+        ValueError: The architecture is another one; names the first keys that do not fit.
     """
     backbone = classifier.backbone
     own, weights = backbone.state_dict(), _renamed(weights, backbone)
+    for name in [name for name in weights if name in own and _is_of_color(weights[name], gray=own[name])][:1]:
+        weights = weights | {name: weights[name].sum(1, keepdim=True)}
     fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
-    grays = [name for name in weights if name in own and _is_of_color(weights[name], gray=own[name])][:1]
-    fitting |= {name: weights[name].sum(1, keepdim=True) for name in grays}
     try:
         head, hint = f"{head_of(backbone)}.", ""
     except ValueError as error:
         head, hint = "", f"; {error}"
-    names = [name for name in own if head and name.startswith(head)]
-    has_new_head = not fitting.keys() >= set(names) or (
-        classes is not None and tuple(classes) != classifier.spec.classes
-    )
+    names = {name for name in own if head and name.startswith(head)}
+    has_new_head = not names <= fitting.keys() or (classes is not None and tuple(classes) != classifier.spec.classes)
     if has_new_head and not head:
         raise ValueError(f"start: the weights are for other classes{hint}")
-    for name in names if has_new_head else ():
-        fitting.pop(name, None)
-    differing = {
-        "missing": [name for name in own if name not in weights and not name.endswith(_COUNTER)],
-        "unknown": [name for name in weights if name not in own],
-        "of another shape": [name for name in weights if name in own and name not in fitting],
-    }
-    named = {what: [name for name in keys if not (head and name.startswith(head))] for what, keys in differing.items()}
-    if any(named.values()):
-        which = [f"{len(keys)} {what}, such as {', '.join(keys[:_NAMED])}" for what, keys in named.items() if keys]
-        raise ValueError(f"start: the weights do not fit model {classifier.spec.model}: {'; '.join(which)}{hint}")
-    backbone.load_state_dict(own | fitting)
+    differing = [name for name in own if name not in fitting and not name.endswith(_COUNTER)]
+    differing += [name for name in weights if name not in own]
+    if head:
+        differing = [name for name in differing if not name.startswith(head)]
+    if differing:
+        raise ValueError(
+            f"start: the weights do not fit model {classifier.spec.model}: {len(differing)} are missing, unknown or of "
+            f"another shape, such as {', '.join(differing[:_NAMED])}{hint}"
+        )
+    backbone.load_state_dict(own | {name: fitting[name] for name in fitting if not (has_new_head and name in names)})
     if has_new_head and (layer := last_layer(backbone.get_submodule(head.removesuffix(".")))):
         for weight in layer.parameters():
             weight.detach().zero_()
-    return Loaded(has_new_head=has_new_head, is_summed=bool(grays))
+    return has_new_head
 
 
 def _is_of_color(weight: "Tensor", *, gray: "Tensor") -> bool:

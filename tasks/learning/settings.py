@@ -21,7 +21,7 @@ _SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
 _NOT_SETTINGS = ("name", "origin", "kind", "factory")
 _ALSO_CHOOSES = {"store": ("training", "augment")}
 """Fields with variants that another field chooses."""
-_START: JsonDict = {"description": "random, pretrained, champion, champion:NAME, or a file .safetensors or .pth"}
+_START: JsonDict = {"description": "random, pretrained, champion, champion:NAME, or a file .safetensors"}
 _BOOLEANS = {"true": True, "on": True, "false": False, "off": False}
 
 

@@ -18,7 +18,7 @@ from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier, FromImages, ModelSpec
 from tasks.learning.optimizer import align_state
-from tasks.learning.pretrained import Loaded, read_weights, start_from
+from tasks.learning.pretrained import read_weights, start_from
 
 _OF_THE_DEVICE = ("fused", "foreach", "capturable")
 """Settings of an optimizer that depend on its device and are not part of its state."""
@@ -93,8 +93,8 @@ def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: dict[str, 
     return meta.metrics
 
 
-def load_initial_weights(model: Classifier, *, initial: CheckpointURI | None, weights: FilesURI | None) -> Loaded:
-    """Load the weights of a committed checkpoint, or of a committed file, into `model`; return what stays random.
+def load_initial_weights(model: Classifier, *, initial: CheckpointURI | None, weights: FilesURI | None) -> bool:
+    """Load the weights of a committed checkpoint, or of a committed file, into `model`; return if its head is new.
 
     Raises `ValueError` naming the first differences between the two models, and `manifest.Damaged`.
     """

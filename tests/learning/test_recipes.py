@@ -46,12 +46,19 @@ def recipe() -> Recipe:
         ),
         ("compile=max", "--set: compile must be a valid boolean, got 'max'"),
         ("step=graph", "--set: step must be eager without device=cuda, got 'graph'"),
-        ("start=warm", "--set: start must be random, pretrained, champion, champion:NAME or a file of weights, got 'w"),
-        ("start=champion:Own", "--set: start=champion:NAME must be 1 to 64 of a-z, 0-9 and '-', got 'Own'"),
-        ("start=https://host/w.pth", "--set: start: a URI must be an absolute path, file:///... or s3://bucket/..., "),
         (
-            "start=weights.bin",
-            "--set: start must be random, pretrained, champion, champion:NAME or a file of weights, ",
+            "start=warm",
+            "--set: start must be random, pretrained, champion, champion:NAME or a .safetensors file, got 'w",
+        ),
+        ("start=champion:Own", "--set: start=champion:NAME must be 1 to 64 of a-z, 0-9 and '-', got 'Own'"),
+        (
+            "start=https://host/w.safetensors",
+            "--set: start: a URI must be an absolute path, file:///... or s3://bucket/..., ",
+        ),
+        (
+            "start=weights.pth",
+            "--set: start must be random, pretrained, champion, champion:NAME or a .safetensors file, got "
+            "'weights.pth'; save a state_dict by safetensors.torch.save_file",
         ),
         ("epochs", "--set must be field=value, got 'epochs'"),
     ],
@@ -70,7 +77,7 @@ def test_bad_setting_is_refused_by_field_value_and_what_is_allowed(recipe: Recip
         ("champion", recipes.Champion()),
         ("champion:cifar10", recipes.Champion(registered_model="cifar10")),
         ("s3://bucket/lite0.safetensors", recipes.Weights(file="s3://bucket/lite0.safetensors")),
-        ("/weights/lite0.pth", recipes.Weights(file="/weights/lite0.pth")),
+        ("/weights/lite0.safetensors", recipes.Weights(file="/weights/lite0.safetensors")),
     ],
 )
 def test_start_is_one_text_from_which_changes_and_json_make_the_same_recipe(

@@ -61,8 +61,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
     if is_random:
         training_state.initialize_from_rows(model, loader)
     else:
-        loaded = training_state.load_initial_weights(model, initial=spec.initial, weights=spec.weights)
-        if rank == 0 and loaded.has_new_head:
+        has_new_head = training_state.load_initial_weights(model, initial=spec.initial, weights=spec.weights)
+        if rank == 0 and has_new_head:
             events.write_line("training starts with the weights of a model for other classes: its last layers are new")
     trainer = Trainer(
         recipe,
