@@ -226,7 +226,7 @@ class TestCommit:
 
 
 def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:
-    return attempts.commit(scratch, target, prepared=parent(), statistics={})
+    return attempts.commit(scratch, target, parents={"prepared": parent()}, statistics={})
 
 
 def parent() -> Parent:

@@ -38,7 +38,7 @@ def commit_model(root: Root, digits: dict[str, Split], *, precision: str) -> Che
         scratch.child("attempt-1/epoch-0001"), training_state.take(trainer, history, prepared="0", fields=about)
     )
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
-    attempts.commit(scratch, target, prepared=prepared, statistics={})
+    attempts.commit(scratch, target, parents={"prepared": prepared}, statistics={})
     return target
 
 

@@ -34,6 +34,6 @@ def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
     model = {"image_shape": [28, 28, 1], "classes": list(NAMES), "temperature": 1.0}
-    attempts.commit(scratch, target, prepared=prepared, statistics={"model": model})
+    attempts.commit(scratch, target, parents={"prepared": prepared}, statistics={"model": model})
     promote(root, "letters", target)
     return Path(root)

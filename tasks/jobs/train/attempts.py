@@ -92,9 +92,7 @@ def commit(
     scratch: URI,
     target: CheckpointURI,
     *,
-    prepared: URI | Parent,
-    initial: URI | None = None,
-    weights: URI | None = None,
+    parents: Mapping[str, URI | Parent],
     expected: Mapping[str, str] | None = None,
     statistics: dict[str, Any],
 ) -> Manifest:
@@ -122,10 +120,7 @@ def commit(
     return commits.commit(
         target,
         kind="checkpoint",
-        parents={
-            "prepared": prepared,
-            **{role: uri for role, uri in (("initial", initial), ("weights", weights)) if uri},
-        },
+        parents=parents,
         parameters=final.parameters,
         expected=expected,
         listed=[commits.write_file(target, name, data) for name, data in content.items()],
@@ -152,12 +147,11 @@ def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) 
         newest = next(described(spec.scratch), None)
         if newest and newest[1].prepared != trained_on(spec, prepared):
             raise ParentChanged(f"{spec.source} or the initial weights changed during the training; run again")
+        parents: dict[str, URI | Parent] = {"prepared": prepared.as_parent(spec.source)}
         commit(
             spec.scratch,
             spec.target,
-            prepared=prepared.as_parent(spec.source),
-            initial=spec.initial,
-            weights=spec.weights,
+            parents=parents | {role: uri for role in ("initial", "weights") if (uri := getattr(spec, role))},
             expected=spec.parents,
             statistics={
                 "seconds": time.monotonic() - started,
