@@ -97,18 +97,10 @@ def test_positions_of_a_vision_transformer_fit_images_of_another_size() -> None:
     assert not pretrained.start_from(classifier(model, size=64), larger)
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("resnet18", r"\d+ are missing, unknown or of another shape, such as .*conv1\.weight"),
-        ("timm/resnet18", r"\d+ are missing, unknown or of another shape, such as bn1"),
-    ],
-)
-def test_weights_of_another_architecture_are_refused_with_the_first_keys(
-    weights: dict[str, Tensor], model: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=f"^start: the weights do not fit model {model}: {message}[^\n]*$"):
-        pretrained.start_from(classifier(model), weights)
+def test_weights_of_another_architecture_are_refused_with_the_first_keys(weights: dict[str, Tensor]) -> None:
+    message = r"model resnet18: \d+ are missing, unknown or of another shape, such as conv1\.weight, bn1\.weight, .*$"
+    with pytest.raises(ValueError, match=f"^start: the weights do not fit {message}"):
+        pretrained.start_from(classifier("resnet18"), weights)
 
 
 @pytest.mark.parametrize(
