@@ -3,16 +3,16 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_validator
 
 from storage import files, reference
 from storage.error_policy import Permanent
 from storage.kinds import KindName
-from storage.uri import URI, Root, check_name
+from storage.uri import URI, Root
 
 NAME = reference.MANIFEST
 DIGEST_LENGTH = 12
@@ -35,11 +35,6 @@ class File(BaseModel, frozen=True, extra="forbid"):
     rows: int | None = None
     """Number of rows of a table; none for other files."""
     sha256: str
-
-    @field_validator("split")
-    @classmethod
-    def _is_name(cls, value: str | None) -> str | None:
-        return None if value is None else check_name(value, field="split")
 
 
 class Parent(BaseModel, frozen=True, extra="forbid"):
@@ -164,9 +159,8 @@ def find(uri: URI) -> Manifest | None:
         manifest = load(uri)
     except FileNotFoundError:
         return None
-    sizes = {entry.path: entry.size for entry in files.walk(uri)}
-    for file in manifest.files:
-        _check(uri, file, size=sizes.get(file.path))
+    for problem in damages(uri, manifest, files.walk(uri)):
+        raise Damaged(problem)
     return manifest
 
 
@@ -176,14 +170,33 @@ def verify(uri: URI) -> Manifest:
     Raises `FileNotFoundError` if `uri` is not committed, `Damaged` naming the first file that differs.
     """
     manifest = load(uri)
-    for file in manifest.files:
-        _copy(uri, file, None)
+    for problem in damages(uri, manifest, files.walk(uri), deep=True):
+        raise Damaged(problem)
     return manifest
+
+
+def damages(uri: URI, manifest: Manifest, entries: Iterable[files.Entry], *, deep: bool = False) -> Iterator[str]:
+    """Yield a sentence for every file of `manifest` that is not among `entries` with its size, the listing of `uri`.
+
+    With `deep`, also for every file with another SHA-256, and for every file that cannot be read.
+    """
+    sizes = {entry.path: entry.size for entry in entries}
+    for file in manifest.files:
+        problem = _difference(file, size=sizes.get(file.path))
+        if deep and not problem:
+            try:
+                problem = _difference(file, size=file.size, sha256=files.sha256(uri.child(file.path)))
+            except ConnectionError:
+                raise
+            except OSError as error:
+                problem = f"it cannot be read ({error.strerror or error})"
+        if problem:
+            yield damage(uri, file, problem)
 
 
 def read_file(uri: URI, file: File) -> bytes:
     """Read one listed file; raises `Damaged` if its bytes are not those that were committed."""
-    with _located(uri, file) as place:
+    with not_missing(uri, file) as place:
         content = files.read(place)
     _check(uri, file, size=len(content), sha256=hashlib.sha256(content).hexdigest())
     return content
@@ -191,40 +204,31 @@ def read_file(uri: URI, file: File) -> bytes:
 
 def fetch_file(uri: URI, file: File, path: Path) -> None:
     """Copy one listed file of any size to the local `path`; raises `Damaged` as `read_file` does."""
-    with path.open("wb") as copy:
-        _copy(uri, file, copy)
-
-
-def difference(file: File, *, size: int | None, sha256: str | None = None) -> str | None:
-    """Say how a file of `size` bytes (none: it is missing) differs from the committed one; none if it does not."""
-    if size != file.size:
-        return "it is missing" if size is None else f"it has {size} bytes instead of {file.size}"
-    not_same = "its content is not what was committed (SHA-256)"
-    return not_same if sha256 not in (None, file.sha256) else None
-
-
-def _copy(uri: URI, file: File, copy: BinaryIO | None) -> None:
-    digest, size = hashlib.sha256(), 0
-    with _located(uri, file) as place:
-        for piece in files.pieces(place):
-            digest.update(piece)
-            size += len(piece)
-            if copy:
-                copy.write(piece)
-    _check(uri, file, size=size, sha256=digest.hexdigest())
+    with path.open("wb") as copy, not_missing(uri, file) as place:
+        copy.writelines(files.pieces(place))
+    _check(uri, file, size=path.stat().st_size, sha256=files.sha256(URI(str(path))))
 
 
 @contextlib.contextmanager
-def _located(uri: URI, file: File) -> Iterator[URI]:
+def not_missing(uri: URI, file: File) -> Iterator[URI]:
+    """Yield the URI of a listed file, to be read in the block; raises `Damaged` there if it is missing."""
     try:
         yield uri.child(file.path)
     except FileNotFoundError:
         raise Damaged(damage(uri, file, "it is missing")) from None
 
 
-def _check(uri: URI, file: File, *, size: int | None, sha256: str | None = None) -> None:
-    if problem := difference(file, size=size, sha256=sha256):
+def _check(uri: URI, file: File, *, size: int, sha256: str) -> None:
+    if problem := _difference(file, size=size, sha256=sha256):
         raise Damaged(damage(uri, file, problem))
+
+
+def _difference(file: File, *, size: int | None, sha256: str | None = None) -> str | None:
+    """Say how a file of `size` bytes (none: it is missing) differs from the committed one; none if it does not."""
+    if size != file.size:
+        return "it is missing" if size is None else f"it has {size} bytes instead of {file.size}"
+    not_same = "its content is not what was committed (SHA-256)"
+    return not_same if sha256 not in (None, file.sha256) else None
 
 
 def _damaged_manifest(uri: URI, what: str) -> Damaged:

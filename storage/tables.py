@@ -94,14 +94,10 @@ def read_part(
 
 def read_columns(uri: URI, file: File, columns: list[str]) -> pa.Table:
     """Read `columns` of one listed file without the bytes of the others: only their page checksums are verified."""
-    place = uri.child(file.path)
-    try:
-        with (
-            s3.for_pyarrow().open_input_file(place.removeprefix("s3://")) if uri.is_s3 else open(place, "rb") as content
-        ):
+    with manifest.not_missing(uri, file) as place:
+        system = s3.for_pyarrow() if place.is_s3 else None
+        with system.open_input_file(place.removeprefix("s3://")) if system else open(place, "rb") as content:
             return open_parquet(content).read(columns=columns)
-    except FileNotFoundError:
-        raise manifest.Damaged(manifest.damage(uri, file, "it is missing")) from None
 
 
 def read_split(uri: URI, split: str | None = None, *, columns: list[str] | None = None) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from storage import champions, files, manifest
+from storage import champions, manifest
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged
 from storage.uri import Root
@@ -15,18 +15,8 @@ def of_folder(folder: Folder, *, deep: bool) -> Iterator[str]:
     """
     if folder.damage:
         yield folder.damage
-        return
-    sizes = {entry.path: entry.size for entry in folder.entries}
-    for file in folder.manifest.files if folder.manifest else ():
-        place = folder.uri.child(file.path)
-        problem = manifest.difference(file, size=sizes.get(file.path))
-        if deep and not problem:
-            try:
-                problem = manifest.difference(file, size=file.size, sha256=files.sha256(place))
-            except OSError as error:
-                problem = f"it cannot be read ({error.strerror or error})"
-        if problem:
-            yield manifest.damage(folder.uri, file, problem)
+    if folder.manifest:
+        yield from manifest.damages(folder.uri, folder.manifest, folder.entries, deep=deep)
     if deep:
         yield from of_parents(folder)
 

@@ -105,8 +105,6 @@ class TestDamage:
         for path in ("../secret", "/etc/passwd", "a/../../b", ".hidden", "a//b", ""):
             with pytest.raises(ValueError, match="path"):
                 File(path=path, size=0, sha256="")
-        with pytest.raises(ValueError, match="split must be 1 to 64 of"):
-            File(path="a", split="..", size=0, sha256="")
 
     @pytest.mark.parametrize("parent", ["/data/../etc", "s3://key:hidden@bucket/x", "relative"])
     def test_parent_that_is_no_uri_is_damage(self, uri: DatasetURI, parent: str) -> None:
