@@ -8,10 +8,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from an
 
 if TYPE_CHECKING:
     from flows.cli.options import BackfillOptions
-    from flows.cli.start import FlowOf
 
 
-def backfill(options: "BackfillOptions", flow_of: "FlowOf") -> int:
+def backfill(options: "BackfillOptions") -> int:
     """Train on each raw dataset and record what the gate says; the champion stays; return 1 if one failed."""
     import dataclasses
     from functools import partial
@@ -24,12 +23,12 @@ def backfill(options: "BackfillOptions", flow_of: "FlowOf") -> int:
     del shared["version"]
     with exits.refused_if_invalid():
         datasets = _datasets(options)
-        preflight.Preflight(RunOptions(**shared)).check_request()
+        preflight.check_request(RunOptions(**shared))
     failed = []
     for number, uri in enumerate(datasets, start=1):
         exits.note(f"\nversion {number} of {len(datasets)}: {uri}")
         run = RunOptions(**shared, data=uri, judge_only=True)
-        code = exits.guarded(partial(start.run, run, flow_of))
+        code = exits.guarded(partial(start.run, run))
         if code == exits.INTERRUPTED:
             return code
         failed += [uri] if code else []

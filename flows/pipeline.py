@@ -23,7 +23,7 @@ from flows.server.flow_runs import planned, refused
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
-from tasks.learning import recipes, sources
+from tasks.learning import sources
 from tasks.orchestration.prefect_options import Cores, Duration, Name, RecipeName, Settings, Workers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
@@ -78,7 +78,7 @@ def mnist(
             cluster to add nodes.
     """
     try:
-        request = check_and_plan(
+        plan = check_and_plan(
             RunOptions(
                 storage=storage or default_storage(),
                 recipe=recipe or default_recipe(data, flow=str(flow_run.flow_name)),
@@ -96,7 +96,7 @@ def mnist(
         )
     except ValueError as error:
         return refused(error)
-    return run(request.plan)
+    return run(plan)
 
 
 def run(plan: Plan) -> Any:
@@ -122,9 +122,7 @@ cifar10 = mnist.with_options(name="cifar10")
 images = mnist.with_options(name="images")
 
 
-def flow_of(request: dict[str, Any], plan: Plan | None = None) -> Flow[..., Any]:
-    """Return the flow named after the source of `request`, the parameters of a run; it carries out `plan`, if given."""
-    data = request["settings"].get("source") or recipes.load(request["recipe"]).data.source
+def flow_of(plan: Plan) -> Flow[..., Any]:
+    """Return the flow named after the source of `plan`, which it carries out."""
     siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, sources.USER_IMAGES: images}
-    flow = siblings.get(data, mnist)
-    return planned(flow, lambda: run(plan)) if plan else flow
+    return planned(siblings.get(plan.recipe.data.source, mnist), lambda: run(plan))

@@ -89,6 +89,6 @@ def run(request: BatchRequest) -> Any:
         return outcome(summarize_prediction(request, predictions, stages))
 
 
-def flow_of(request: BatchRequest | None = None) -> Flow[..., Any]:
-    """Return the flow; it carries out `request`, if given."""
-    return planned(predict, lambda: run(request)) if request else predict
+def flow_of(request: BatchRequest) -> Flow[..., Any]:
+    """Return the flow that carries out `request`."""
+    return planned(predict, lambda: run(request))

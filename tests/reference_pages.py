@@ -53,7 +53,7 @@ def _commands() -> str:
 
 def application() -> typer.Typer:
     """Return the application with all commands."""
-    application = app.make_app(app.flow_of)
+    application = app.app
     application.registered_commands += change_commands.app.registered_commands
     return application
 

@@ -191,11 +191,6 @@ def options_of(options: type[_Options], *words: str) -> _Options:
     return values
 
 
-def no_flow(request: dict[str, Any], plan: Any = None) -> Any:
-    """What a command line is given in place of its flow, where none is to begin."""
-    raise AssertionError(f"a flow began: {request}")
-
-
 def copy_of_checkout(folder: Path) -> Path:
     """Copy the checkout's files, changed ones as they are, to `folder`."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=CHECKOUT, capture_output=True)

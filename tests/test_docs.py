@@ -24,7 +24,7 @@ from tasks.auditing import rows as auditing_rows
 from tasks.learning import recipes
 from tests import documented, reference_pages
 from tests.faults import __main__ as faults
-from tests.runs import CHECKOUT, no_flow
+from tests.runs import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 CLI = (DOCS / "cli.md").read_text()
@@ -61,13 +61,13 @@ def test_the_table_of_deployments_is_that_of_prefect_yaml() -> None:
 
 
 def test_the_list_of_options_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(no_flow, "run", words=["--help"]) == 0
+    assert app.main("run", words=["--help"]) == 0
     options = set(re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)) - {"--help"}
     assert set(re.findall(r"^- `(--[a-z-]+)", CLI, re.MULTILINE)) == options
 
 
 def test_every_option_that_a_page_names_exists() -> None:
-    commands = app.make_app(no_flow)
+    commands = app.app
     commands.registered_commands += change_commands.app.registered_commands
     group: Any = typer.main.get_command(commands)
     options = {
@@ -184,7 +184,7 @@ def test_every_console_command_exists() -> None:
 
 
 def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(no_flow, words=["--version"]) == 0
+    assert app.main(words=["--version"]) == 0
     version = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]
     assert capsys.readouterr().out == f"data-to-model {version}\n"
 

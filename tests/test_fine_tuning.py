@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 from flows.cli.options import RunOptions
-from flows.cli.preflight import Preflight, check_and_plan
+from flows.cli.preflight import check_and_plan
 from storage import manifest, registry
 from storage.__main__ import main
 from storage.decision import Decision
@@ -69,8 +69,8 @@ def make(tmp_path: Path, pictures: Path) -> Make:
     return make
 
 
-def checked(pictures: Path, tmp_path: Path, *words: str) -> Preflight:
-    """The request after all checks of the command line."""
+def checked(pictures: Path, tmp_path: Path, *words: str) -> Plan:
+    """The plan after all checks of the command line."""
     settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
     options = ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers", "0", *settings, *words]
     return check_and_plan(options_of(RunOptions, *options))

@@ -17,7 +17,7 @@ from tasks.jobs.spec import PredictSpec
 from tests import environments, photographs
 from tests.image_folder import write_folder
 from tests.jobs.raw import run
-from tests.runs import CHECKOUT, no_flow
+from tests.runs import CHECKOUT
 from tests.storage.results import promote
 
 PAGE = (CHECKOUT / "docs" / "using-models.md").read_text()
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(folder: Path) -> Path:
     """A copy of the export, with a photo beside it as the page has it."""
     place = folder / "exported"
-    assert app.main(no_flow, words=["export", "champion:photos", "--storage", f"{folder}/data"]) == 0
+    assert app.main(words=["export", "champion:photos", "--storage", f"{folder}/data"]) == 0
     (name,) = os.listdir(folder / "data" / "exports")
     export = Root(f"{folder}/data").child(f"exports/{name}")
     place.mkdir()

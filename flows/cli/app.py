@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -17,182 +17,34 @@ from flows.cli.result_options import AuditOptions, DiffOptions, MistakesOptions
 from storage import exits
 from tasks.jobs import dashboard
 
-if TYPE_CHECKING:
-    from prefect import Flow
-
-    from flows.cli.start import FlowOf
-
 _SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
 """Files in `flows/` that are single commands."""
 _Options = TypeVar("_Options", bound=StorageOptions)
 STARTING = "starting: checking the request ..."
 """First line of a run: the imports and checks that follow it take seconds."""
 
-_RUN = """
-examples:
-  python flows/pipeline.py                                     run everything, results below ./data
-  python flows/pipeline.py                                     again: existing results are reused
-  python flows/pipeline.py --set epochs=5 --set seed=1         another training on the same data
-  python flows/pipeline.py --storage s3://bucket/prefix        shared storage (AWS_* variables, AWS_ENDPOINT_URL)
-  RAY_ADDRESS=http://head:8265 python flows/pipeline.py ...    on a Ray cluster
-  python flows/pipeline.py --mirror ./mnist-files              without internet, from a folder
-  python flows/pipeline.py --check ...                         check the setup without running
-
-After an interruption or failure, run the same command again to resume.
-exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 interrupted"""
-_PREDICT = """
-examples:
-  python flows/predict.py --data ~/new-photos --csv table.csv  new images, with the champion
-  python flows/predict.py --data data/datasets/raw/mnist-1d9802c1c0d9 --split test"""
-_BACKFILL = """
-A version is a raw dataset below <storage>/datasets/raw; `data-to-model ls raw` lists them. The oldest is the one that
-was committed first. Existing results are reused: running the command again adds only what is missing.
-
-examples:
-  python flows/backfill.py --recipe mnist-resnet18             all versions of mnist
-  python flows/backfill.py photos-1d9802c1c0d9 photos-...      only these"""
-_EXPORT = """
-examples:
-  data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
-  data-to-model export data/checkpoints/mnist-resnet18-69e1e37f1b7c"""
-_AUDIT = """
-Each image is judged by a model that was not trained on it. The models are trained like those of `run`, and kept until
-`data-to-model gc` deletes them: they take N times the space of the data. Repeating the command finds the result.
-
-examples:
-  data-to-model audit ~/photos --copy-to suspects              your own images; copies named after both classes
-  data-to-model audit ~/photos --fast                          only the validation rows, with the model of `run`
-  data-to-model audit mnist --json                             a source, its training and test images alike"""
-_MISTAKES = """
-examples:
-  data-to-model mistakes                                       of the latest run, worst first
-  data-to-model mistakes champion:photos --class dog --as cat --copy-to ./look-at
-  data-to-model mistakes data/evaluations/photos-images-finetune-f747d2fe2e4a --csv mistakes.csv"""
-_DIFF = """
-examples:
-  data-to-model diff champion:photos photos-images-finetune-0ab793f7984d
-  data-to-model diff data/datasets/raw/photos-1788d55bb02c data/datasets/raw/photos-6b3de3e0edcb --json"""
-_UP = """
-Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
-runs that crashed, each at most three times.
-Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others
---host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""
-_DEPLOY = """
-environment:
-  PREFECT_API_URL  the server, such as http://127.0.0.1:4200/api"""
-_WATCH = """
-environment:
-  PREFECT_API_URL  the server to watch, such as http://127.0.0.1:4200/api
-
-Runs until Ctrl-C. One such process per server is enough; `make up` includes it."""
+app = exits.make_app(
+    "From images and labels to a model that retrains itself.", epilog="Help for a command: data-to-model run --help"
+)
 
 
-def make_app(flow_of: "FlowOf") -> typer.Typer:
-    """Return the application; `flow_of` returns the flow of a request."""
-    app = exits.make_app(
-        "From images and labels to a model that retrains itself.", epilog="Help for a command: data-to-model run --help"
-    )
+def _command(epilog: str) -> Callable[[Callable[[Any], int]], Callable[[Any], int]]:
+    """Register the decorated function as a command with the options of its parameter; its docstring is the help."""
 
-    def run(options: RunOptions) -> int:
-        """Build a trained, evaluated and promoted model from images.
+    def register(function: Callable[[Any], int]) -> Callable[[Any], int]:
+        @functools.wraps(function)
+        def begin(options: StorageOptions) -> int:
+            if isinstance(options, FlowOptions | ExportOptions) and not getattr(options, "check", False):
+                exits.note(STARTING)
+            if getattr(options, "dashboard", False):
+                os.environ[dashboard.NAME] = "1"
+            return function(options)
 
-        Download, ingest, preprocess, train, predict, evaluate, promote, report. Existing results are
-        checked and reused.
-        """
-        _starting(options, is_told=not options.check)
-        from flows.cli import start
+        options = get_type_hints(function)["options"]
+        exits.command(app, epilog=exits.verbatim(epilog))(taking(options, begin))
+        return function
 
-        return start.run(options, flow_of)
-
-    def predict(options: PredictOptions) -> int:
-        """Predict every row of a dataset, or every image of a folder, exactly once.
-
-        With or without labels; writes Parquet. New images are resized as in training and stored as a
-        raw dataset below --storage, named after their content. Each prediction has the SHA-256 of its
-        file beside it.
-        """
-        _starting(options)
-        from flows.cli import start
-
-        return start.predict(options, flow_of)
-
-    def backfill(options: BackfillOptions) -> int:
-        """Train and evaluate a model on several versions of a source's data.
-
-        Compares each with the champion, and records the decisions. The champion does not change.
-        """
-        _starting(options)
-        from flows.backfill import backfill
-
-        return backfill(options, flow_of)
-
-    def audit(options: AuditOptions) -> int:
-        """List images whose labels are probably wrong, worst first.
-
-        Trains N models, each on all images but one N-th, and compares what they say of the images that
-        they did not see with the labels (confident learning). Writes <storage>/audits/<name>/ with a
-        page, index.html.
-        """
-        _starting(options)
-        from flows.cli.audit import audit
-
-        return audit(options)
-
-    def export(options: ExportOptions) -> int:
-        """Export a model to a file that other programs run without this project.
-
-        Writes <storage>/exports/<name>/: the file, a README, and preprocess.py, which resizes a
-        photo as in training. The file is run over all test rows first; if a class differs from the
-        model's, or a probability by more than 1e-5, nothing is exported.
-        """
-        exits.note(STARTING)
-        from flows.cli.export import export
-
-        return export(options)
-
-    def mistakes(options: MistakesOptions) -> int:
-        """List the test rows that the model of a run gets wrong, by file, worst first.
-
-        Worst is the most confident: the probability is that of the wrong class. Copies are the files
-        themselves where they are still what was ingested, else the stored pixels as PNG.
-        """
-        from flows.cli.mistakes import mistakes
-
-        return mistakes(options)
-
-    def diff(options: DiffOptions) -> int:
-        """Say what is different in two results or runs, in what their models get right, and why.
-
-        Data: files, or rows of Parquet, that were added, removed, renamed, relabelled, moved to
-        another split, or changed, by their digests; then fields of the recipe, code, versions and
-        hardware; metrics on the test rows that both predicted, and the rows that got better and worse.
-        """
-        from flows.cli.diff import diff
-
-        return diff(options)
-
-    for command, epilog in (
-        (taking(RunOptions, run), _RUN),
-        (taking(PredictOptions, predict), _PREDICT),
-        (taking(BackfillOptions, backfill), _BACKFILL),
-        (taking(AuditOptions, audit), _AUDIT),
-        (taking(ExportOptions, export), _EXPORT),
-        (taking(MistakesOptions, mistakes), _MISTAKES),
-        (taking(DiffOptions, diff), _DIFF),
-        (up, _UP),
-        (deploy, _DEPLOY),
-        (watch, _WATCH),
-    ):
-        exits.command(app, epilog=exits.verbatim(epilog) if epilog else None)(command)
-    return app
-
-
-def _starting(options: FlowOptions, *, is_told: bool = True) -> None:
-    """Say that a run starts, before the imports that take seconds; this process and its children have a dashboard."""
-    if is_told:
-        exits.note(STARTING)
-    if options.dashboard:
-        os.environ[dashboard.NAME] = "1"
+    return register
 
 
 def taking(options: type[_Options], function: Callable[[_Options], Any]) -> Callable[..., Any]:
@@ -208,6 +60,138 @@ def taking(options: type[_Options], function: Callable[[_Options], Any]) -> Call
     return command
 
 
+@_command("""
+examples:
+  python flows/pipeline.py                                     run everything, results below ./data
+  python flows/pipeline.py                                     again: existing results are reused
+  python flows/pipeline.py --set epochs=5 --set seed=1         another training on the same data
+  python flows/pipeline.py --storage s3://bucket/prefix        shared storage (AWS_* variables, AWS_ENDPOINT_URL)
+  RAY_ADDRESS=http://head:8265 python flows/pipeline.py ...    on a Ray cluster
+  python flows/pipeline.py --mirror ./mnist-files              without internet, from a folder
+  python flows/pipeline.py --check ...                         check the setup without running
+
+After an interruption or failure, run the same command again to resume.
+exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 interrupted""")
+def run(options: RunOptions) -> int:
+    """Build a trained, evaluated and promoted model from images.
+
+    Download, ingest, preprocess, train, predict, evaluate, promote, report. Existing results are
+    checked and reused.
+    """
+    from flows.cli import start
+
+    return start.run(options)
+
+
+@_command("""
+examples:
+  python flows/predict.py --data ~/new-photos --csv table.csv  new images, with the champion
+  python flows/predict.py --data data/datasets/raw/mnist-1d9802c1c0d9 --split test""")
+def predict(options: PredictOptions) -> int:
+    """Predict every row of a dataset, or every image of a folder, exactly once.
+
+    With or without labels; writes Parquet. New images are resized as in training and stored as a
+    raw dataset below --storage, named after their content. Each prediction has the SHA-256 of its
+    file beside it.
+    """
+    from flows.cli import start
+
+    return start.predict(options)
+
+
+@_command("""
+A version is a raw dataset below <storage>/datasets/raw; `data-to-model ls raw` lists them. The oldest is the one that
+was committed first. Existing results are reused: running the command again adds only what is missing.
+
+examples:
+  python flows/backfill.py --recipe mnist-resnet18             all versions of mnist
+  python flows/backfill.py photos-1d9802c1c0d9 photos-...      only these""")
+def backfill(options: BackfillOptions) -> int:
+    """Train and evaluate a model on several versions of a source's data.
+
+    Compares each with the champion, and records the decisions. The champion does not change.
+    """
+    from flows.backfill import backfill
+
+    return backfill(options)
+
+
+@_command("""
+Each image is judged by a model that was not trained on it. The models are trained like those of `run`, and kept until
+`data-to-model gc` deletes them: they take N times the space of the data. Repeating the command finds the result.
+
+examples:
+  data-to-model audit ~/photos --copy-to suspects              your own images; copies named after both classes
+  data-to-model audit ~/photos --fast                          only the validation rows, with the model of `run`
+  data-to-model audit mnist --json                             a source, its training and test images alike""")
+def audit(options: AuditOptions) -> int:
+    """List images whose labels are probably wrong, worst first.
+
+    Trains N models, each on all images but one N-th, and compares what they say of the images that
+    they did not see with the labels (confident learning). Writes <storage>/audits/<name>/ with a
+    page, index.html.
+    """
+    from flows.cli.audit import audit
+
+    return audit(options)
+
+
+@_command("""
+examples:
+  data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
+  data-to-model export data/checkpoints/mnist-resnet18-69e1e37f1b7c""")
+def export(options: ExportOptions) -> int:
+    """Export a model to a file that other programs run without this project.
+
+    Writes <storage>/exports/<name>/: the file, a README, and preprocess.py, which resizes a
+    photo as in training. The file is run over all test rows first; if a class differs from the
+    model's, or a probability by more than 1e-5, nothing is exported.
+    """
+    from flows.cli.export import export
+
+    return export(options)
+
+
+@_command("""
+examples:
+  data-to-model mistakes                                       of the latest run, worst first
+  data-to-model mistakes champion:photos --class dog --as cat --copy-to ./look-at
+  data-to-model mistakes data/evaluations/photos-images-finetune-f747d2fe2e4a --csv mistakes.csv""")
+def mistakes(options: MistakesOptions) -> int:
+    """List the test rows that the model of a run gets wrong, by file, worst first.
+
+    Worst is the most confident: the probability is that of the wrong class. Copies are the files
+    themselves where they are still what was ingested, else the stored pixels as PNG.
+    """
+    from flows.cli.mistakes import mistakes
+
+    return mistakes(options)
+
+
+@_command("""
+examples:
+  data-to-model diff champion:photos photos-images-finetune-0ab793f7984d
+  data-to-model diff data/datasets/raw/photos-1788d55bb02c data/datasets/raw/photos-6b3de3e0edcb --json""")
+def diff(options: DiffOptions) -> int:
+    """Say what is different in two results or runs, in what their models get right, and why.
+
+    Data: files, or rows of Parquet, that were added, removed, renamed, relabelled, moved to
+    another split, or changed, by their digests; then fields of the recipe, code, versions and
+    hardware; metrics on the test rows that both predicted, and the rows that got better and worse.
+    """
+    from flows.cli.diff import diff
+
+    return diff(options)
+
+
+@exits.command(
+    app,
+    epilog=exits.verbatim("""
+Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
+runs that crashed, each at most three times.
+Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others
+--host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""),
+)
 def up(
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[
@@ -220,6 +204,12 @@ def up(
     return up.main(host, port)
 
 
+@exits.command(
+    app,
+    epilog=exits.verbatim("""
+environment:
+  PREFECT_API_URL  the server, such as http://127.0.0.1:4200/api"""),
+)
 def deploy() -> int:
     """Check prefect.yaml, then register its deployments on a Prefect server."""
     from flows.server import deploy
@@ -227,6 +217,14 @@ def deploy() -> int:
     return deploy.main()
 
 
+@exits.command(
+    app,
+    epilog=exits.verbatim("""
+environment:
+  PREFECT_API_URL  the server to watch, such as http://127.0.0.1:4200/api
+
+Runs until Ctrl-C. One such process per server is enough; `make up` includes it."""),
+)
 def watch() -> int:
     """Mark deployment runs whose process has died as Crashed, and restart crashed ones at most three times."""
     from flows.server import watch
@@ -234,33 +232,14 @@ def watch() -> int:
     return watch.main()
 
 
-def flow_of(request: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
-    """Return the flow for `request`, the parameters of a run: a training or a prediction; it carries out `plan`."""
-    if "recipe" not in request:
-        from flows import predict
-
-        return predict.flow_of(plan)
-    from flows import pipeline
-
-    return pipeline.flow_of(request, plan)
-
-
-def main(
-    flow_of: "FlowOf" = flow_of,
-    name: str | None = None,
-    *,
-    words: Sequence[str] | None = None,
-    more: typer.Typer | None = None,
-) -> int:
+def main(name: str | None = None, *, words: Sequence[str] | None = None, more: typer.Typer | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        flow_of: Returns the flow of a request.
         name: The command, if a script is for it alone; else the first of `words` names it.
         words: The command line without the program's name.
         more: Application whose commands are added.
     """
-    app = make_app(flow_of)
     if more:
         app.registered_commands += more.registered_commands
     prog = f"python flows/{_SCRIPTS[name]}" if name else "data-to-model"

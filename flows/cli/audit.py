@@ -2,51 +2,31 @@
 
 import dataclasses
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from flows.cli import predictions_csv, preflight, start
 from flows.cli.options import RunOptions
 from flows.cli.result_options import AuditOptions
+from storage import exits
 from tasks.auditing import rows
 from tasks.comparing import copies
 from tasks.learning import recipes, sources
 from tasks.planning import audit_request
 from tasks.planning.audit_request import AuditRequest
+from tasks.resources import scaling
 
 
 def audit(options: AuditOptions) -> int:
     """Find the suspects, or those of an earlier call; print them, and write table and copies."""
-    with start.checking(options):
+    with exits.refused_if_invalid():
         run = _as_run(options)
-        checks = preflight.Preflight(run)
-        checks.check_request()
-        if checks.recipe.training.start.kind == "champion":
+        if preflight.check_request(run).training.start.kind == "champion":
             raise ValueError("start must not be champion in an audit: that model was trained on these images; omit it")
-        checked = preflight.check_and_plan(run)
-        request = audit_request.resolve(checked.plan, folds=options.folds, is_fast=options.fast)
-        start_ray = options.workers != 0 and request.needs_ray
-        if start_ray:
-            preflight.check_disk_and_nodes(request.plan.root, options.workers, checked.needs)
-    parameters = {
-        "data": options.data,
-        "recipe": checked.recipe.origin or checked.recipe.name,
-        "storage": str(request.plan.root),
-        "settings": recipes.changes(checked.recipe),
-        "workers": options.workers,
-    }
-
-    def flow_of(_: dict[str, Any], plan: Any = None) -> Any:
-        from flows.audit import flow_of
-
-        return flow_of(plan)
-
-    code = start.start(
-        flow_of,
-        parameters,
-        request,
-        as_json=options.as_json,
-        start_ray=start_ray,
-    )
+        plan = preflight.plan_run(run)
+        request = audit_request.resolve(plan, folds=options.folds, is_fast=options.fast)
+        if request.needs_ray:
+            preflight.check_ray(plan.root, options.workers, scaling.needs_of(plan.recipe))
+    parameters = {"data": options.data, "storage": str(plan.root), "workers": options.workers}
+    code = start.start(request, options, parameters | start.parameters_of_recipe(plan.recipe))
     if options.csv:
         predictions_csv.write_rows(options.csv, rows.SCHEMA.names, rows.read(request.audit))
     if options.copy_to:

@@ -4,15 +4,14 @@ import json
 import logging
 
 from flows.cli.options import ExportOptions
-from flows.cli.start import checking
-from storage import manifest, terminal
+from storage import exits, manifest, terminal
 from tasks.orchestration.stage import using
 from tasks.planning import export_request
 
 
 def export(options: ExportOptions) -> int:
     """Export a model, or find the export of an earlier call; print its URI, its files, and what was proven."""
-    with checking(options):
+    with exits.refused_if_invalid():
         request = export_request.resolve(storage=options.storage, model=options.model)
     from rich.console import Console
 

@@ -56,7 +56,7 @@ def _check(entry: dict[str, Any]) -> None:
         parameters = usual | (schedule.get("parameters") or {})
         if script == "flows/pipeline.py":
             recipe = default_recipe(parameters.get("data"), flow=function.replace("_", "-"))
-            preflight.Preflight(_options(RunOptions, {"recipe": recipe} | parameters)).check_request()
+            preflight.check_request(_options(RunOptions, {"recipe": recipe} | parameters))
         elif script == "flows/predict.py":
             _options(PredictOptions, {"data": ""} | parameters)
 

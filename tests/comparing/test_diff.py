@@ -19,7 +19,6 @@ from tasks.comparing.results import Results
 from tests import documented
 from tests.comparing import runs
 from tests.image_folder import encoded
-from tests.runs import no_flow
 from tests.storage.results import promote
 
 CLASSES = ("cat", "dog")
@@ -174,17 +173,17 @@ def test_command_takes_runs_by_name_and_the_champion(
     (photos / "train/cat/0.png").unlink()
     other = runs.run(local, photos, wrong={"test/cat/0.png": "dog"})
     for words in (["champion:pets", other.name], ["champion", other]):
-        assert app.main(no_flow, words=["diff", *words, "--storage", local, "--json"]) == 0
+        assert app.main(words=["diff", *words, "--storage", local, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert document.keys() == documented.keys("`diff`")
         assert document["changes"] == ["data: 1 file removed: cat 1"]
         assert [row["file"] for row in document["test_rows"]["worse"]] == ["test/cat/0.png"]
-    assert app.main(no_flow, words=["diff", champion.name, other.name, "--storage", local]) == 0
+    assert app.main(words=["diff", champion.name, other.name, "--storage", local]) == 0
     text = capsys.readouterr().out
     assert "removed in the data (1)\n  train/cat/0.png  cat" in text and "accuracy      1.0000  0.9500" in text
-    assert app.main(no_flow, words=["diff", champion, champion, "--storage", local]) == 0
+    assert app.main(words=["diff", champion, champion, "--storage", local]) == 0
     assert "nothing that is recorded" in capsys.readouterr().out
     files.remove(manifest.load(manifest.load(other).parent("prepared", of=other)).parent("raw", of=other))
-    assert app.main(no_flow, words=["diff", champion.name, other.name, "--storage", local]) == 0
+    assert app.main(words=["diff", champion.name, other.name, "--storage", local]) == 0
     assert "data cannot be compared: " in capsys.readouterr().out
-    assert app.main(no_flow, words=["diff", champion.name, "nothing", "--storage", local]) == 2
+    assert app.main(words=["diff", champion.name, "nothing", "--storage", local]) == 2

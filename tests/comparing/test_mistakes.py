@@ -15,7 +15,6 @@ from storage.uri import EvaluationURI, Root
 from tests.comparing import runs
 from tests.image_folder import write_folder
 from tests.report_page.results import commit_results
-from tests.runs import no_flow
 
 WRONG = {"test/pears/photo 0.png": "卵", "test/rote Äpfel/photo 1.jpg": "pears", "test/pears/bild-2.JPEG": "卵"}
 
@@ -34,7 +33,7 @@ def checkpoint_of(folder: Path) -> str:
 
 
 def mistakes(folder: Path, *words: str) -> int:
-    return app.main(no_flow, words=["mistakes", *words, "--storage", str(folder / "data")])
+    return app.main(words=["mistakes", *words, "--storage", str(folder / "data")])
 
 
 def as_json(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> Any:

@@ -9,7 +9,6 @@ import pytest
 from flows.cli import app, start
 from storage import commits, manifest
 from storage.uri import Root
-from tests.runs import no_flow
 
 _NAMES = ["mnist-00000000000b", "mnist-00000000000c", "mnist-00000000000a"]
 """Oldest first, which is not their order by name."""
@@ -40,13 +39,13 @@ def test_each_version_is_run_oldest_first_and_only_judged_and_one_that_fails_doe
 ) -> None:
     runs: list[Any] = []
 
-    def run(options: Any, _: Any) -> int:
+    def run(options: Any) -> int:
         runs.append(options)
         return int(options.data.endswith(names[0]))
 
     monkeypatch.setattr(start, "run", run)
     words = [*words, "--storage", root, "--recipe", "mnist-resnet18", "--workers", "0"]
-    assert app.main(no_flow, "backfill", words=words) == 1
+    assert app.main("backfill", words=words) == 1
     assert [(run.data, run.judge_only, run.workers) for run in runs] == [
         (root.child(f"datasets/raw/{name}"), True, 0) for name in names
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from flows.cli import app
 from storage.exits import guarded
-from tests.runs import CHECKOUT, no_flow
+from tests.runs import CHECKOUT
 from tests.s3 import Server
 
 
@@ -31,7 +31,7 @@ def test_a_bucket_that_cannot_be_used_is_refused_and_no_secret_shown(
 ) -> None:
     for name, value in env.items():
         monkeypatch.setenv(name, value.format(host=s3.endpoint.removeprefix("http://")))
-    assert app.main(no_flow, "run", words=["--storage", f"s3://{bucket.format(bucket=s3.bucket)}/x"]) == 2
+    assert app.main("run", words=["--storage", f"s3://{bucket.format(bucket=s3.bucket)}/x"]) == 2
     said, line = capsys.readouterr().err.splitlines()
     assert said == app.STARTING and words in line and "hidden" not in line
 
@@ -47,7 +47,7 @@ def test_a_server_that_others_can_reach_needs_a_password(
     host: str, password: str, option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", password)
-    assert app.main(no_flow, words=["up", "--host", host, "--port", "24"]) == 2
+    assert app.main(words=["up", "--host", host, "--port", "24"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {option}")
 

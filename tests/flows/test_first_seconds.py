@@ -21,22 +21,24 @@ from tests.runs import CHECKOUT, await_that, prefect_home, processes_with
 _RUN = """
 import sys, time
 from flows.cli import start
+from flows.cli.options import FlowOptions
 from storage.exits import guarded
 
-def flow_of(request, plan):
+def flow_of(plan):
     from prefect import flow
     from prefect.artifacts import create_markdown_artifact
 
     @flow
-    def short(storage, workers, seconds):
+    def short(seconds):
         create_markdown_artifact("through the API", key="short")
         print("begun", flush=True)
         time.sleep(seconds)
 
     return short
 
-request = {"storage": sys.argv[1], "workers": 0, "seconds": float(sys.argv[2])}
-sys.exit(guarded(lambda: start.start(flow_of, request, None, as_json=True)))
+start.flow_of = flow_of
+options, parameters = FlowOptions(storage=sys.argv[1], workers=0, as_json=True), {"seconds": float(sys.argv[2])}
+sys.exit(guarded(lambda: start.start(None, options, parameters)))
 """
 
 

@@ -1,29 +1,26 @@
-"""`--check` reports everything that would make a run fail, and the run fails with the same words."""
+"""`--check` says what each check finds, up to the first that fails; the run fails with the same words."""
 
-import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from flows.cli import app
+from flows.cli import app, preflight
+from flows.cli.options import RunOptions
 from storage.uri import Root
 from tasks.resources import capacity
 from tasks.runners import nodes
 from tests import mirrors
 from tests.image_folder import write_folder
-from tests.runs import no_flow
+from tests.report_page.results import commit_results
 
-ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "model", "disk", "nodes", "Prefect"]
+ALL = ["request", "storage", "data", "classes", "labels", "run", "model", "Ray", "disk", "nodes", "Prefect"]
 
 
 def run(*words: str) -> int:
-    """The exit code of a run that must not get to its flow."""
-    return app.main(no_flow, "run", words=words)
+    return app.main("run", words=words)
 
 
 @pytest.fixture(autouse=True)
@@ -40,72 +37,47 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         yield
 
 
-Check = Callable[..., dict[str, tuple[str, str]]]
+Check = Callable[..., dict[str, str]]
 
 
 @pytest.fixture
 def check(capsys: pytest.CaptureFixture[str]) -> Check:
-    """Carries out `--check` and gives verdict and words for each thing; a run would say the first refusal."""
+    """Carries out `--check` and gives the words of each check; if one is refused, a run says the same."""
 
-    def check(*arguments: str, refused: tuple[str, ...] = ()) -> dict[str, tuple[str, str]]:
-        code = run("--check", *arguments)
-        lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
-        assert [what for _, what, _ in lines] == ALL
-        found = {what: (verdict, about) for verdict, what, about in lines}
-        assert tuple(what for what, (verdict, _) in found.items() if verdict == "refused") == refused
-        assert code == (2 if refused else 0)
+    def check(*arguments: str, refused: str = "") -> dict[str, str]:
+        code, said = run("--check", *arguments), capsys.readouterr()
+        lines = [line.split(maxsplit=2) for line in said.out.splitlines()]
+        names = [name for _, name, _ in lines]
+        assert {verdict for verdict, _, _ in lines} <= {"ok"} and names == ALL[: len(names)]
+        assert (code, len(names) == len(ALL)) == ((2, False) if refused else (0, True))
         if refused:
+            assert said.err.startswith("error: ") and refused in said.err and len(said.err.splitlines()) == 1
             assert run(*arguments) == 2
-            said = capsys.readouterr().err.replace("starting Ray and Prefect ...\n", "")
-            assert said == f"{app.STARTING}\nerror: {found[refused[0]][1]}\n"
-        return found
+            again = capsys.readouterr().err.replace("starting Ray and Prefect ...\n", "")
+            assert again == f"{app.STARTING}\n{said.err}"
+        return {name: about for _, name, about in lines}
 
     return check
 
 
-def test_successful_checks_say_what_the_run_will_do_and_leave_no_folder(check: Check, tmp_path: Path) -> None:
+def test_successful_checks_say_what_the_run_will_do(check: Check) -> None:
     found = check("--set", "seed=3", "--set", "epochs=7")
-    assert found["Prefect"] == ("ok", "a temporary server for this run")
-    assert found["data"] == ("ok", "the bundled sample of 7,000 MNIST digits, not the full data set")
-    assert "GB free in" in found["disk"][1]
-    assert found["request"][1] == "recipe mnist-sample-resnet18 with epochs=7, seed=3"
+    assert found["Prefect"] == "a temporary server for this run"
+    assert found["data"] == "the bundled sample of 7,000 MNIST digits, not the full data set"
+    assert "GB free in" in found["disk"]
+    assert found["request"] == "recipe mnist-sample-resnet18 with epochs=7, seed=3"
     stages = "to do: download, ingest, preprocess, train, predict, evaluate"
-    assert found["run"][1] == f"mnist-sample-resnet18 on mnist-sample, 7 epochs; {stages}"
-    assert not (tmp_path / "root").exists()
+    assert found["run"] == f"mnist-sample-resnet18 on mnist-sample, 7 epochs; {stages}"
 
 
-def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--check", "--json", "--workers", "500", "--set", "batch_size=1000") == 2
-    told = json.loads(capsys.readouterr().out)
-    assert [one["check"] for one in told] == ALL
-    assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 9]
-
-
-def test_a_refused_run_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--data", str(tmp_path / "nothing")) == 2
-    assert "--data: nothing exists at" in capsys.readouterr().err
-    assert not (tmp_path / "root").exists()
-    assert app.main(no_flow, "predict", words=["--data", str(tmp_path / "nothing")]) == 2
-    assert "--data" in capsys.readouterr().err
-    assert not (tmp_path / "root").exists()
-
-
-def test_a_run_that_is_not_refused_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "photos").mkdir()
-    for split in ("train", "test"):
-        pq.write_table(pa.table({"image": [b"", b""], "label": ["cat", "dog"]}), tmp_path / f"photos/{split}.parquet")
-    options = ["--data", str(tmp_path / "photos"), "--storage", str(tmp_path / "store"), "--workers", "0"]
-    assert run("--recipe", "images-resnet18", *options) == 1
-    assert "a flow began: " in capsys.readouterr().err
-    assert (tmp_path / "store").exists()
-
-
-def test_checks_that_depend_on_a_failed_one_are_skipped(check: Check) -> None:
-    found = check("--storage", "/sys/nosuch", "--set", "epochs=0", refused=("request", "storage"))
-    assert found["request"][1] == "--set: epochs must be greater than or equal to 1, got 0"
-    assert {what for what, (verdict, _) in found.items() if verdict == "skipped"} == {
-        "Ray", "data", "classes", "labels", "run", "model", "disk", "nodes"
-    }  # fmt: skip
+def test_the_first_check_that_fails_is_the_last(check: Check) -> None:
+    check(
+        "--storage",
+        "/sys/nosuch",
+        "--set",
+        "epochs=0",
+        refused="--set: epochs must be greater than or equal to 1, got 0\n",
+    )
 
 
 OWN_RECIPE = """
@@ -140,32 +112,18 @@ usable = lambda: recipe(good)
 
 
 def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_recipe.py").write_text(OWN_RECIPE)
     monkeypatch.chdir(tmp_path)
 
-    def checked(*arguments: str) -> tuple[int, str]:
-        code = run("--check", *arguments)
-        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[1] == "model"]
-        return code, line
-
-    def refusal(*arguments: str) -> str:
-        code, line = checked(*arguments)
-        assert (code, line.split()[0]) == (2, "refused")
-        return line
-
-    line = refusal("--recipe", "my_recipe.py:broken")
-    assert "ModuleNotFoundError: No module named 'no_such_package'" in line
-    assert f"{tmp_path}/my_recipe.py, line 8, in missing_package; import no_such_package" in line
-    assert run("--recipe", "my_recipe.py:broken") == 2, "a run is refused, too"
-    assert "No module named 'no_such_package'" in capsys.readouterr().err
-    assert "of shape (2, 10) (images, classes), got torch.float32 of (2, 11)" in refusal(
-        "--recipe", "my_recipe.py:too_wide"
-    )
-    assert "FileNotFoundError: " in refusal("--recipe", "my_recipe.py:lost"), "a worker has another folder"
-    code, line = checked("--recipe", "my_recipe.py:usable")
-    assert code == 0 and line.endswith(", 7,850 weights")
+    for name, says in {
+        "broken": f"{tmp_path}/my_recipe.py, line 8, in missing_package; import no_such_package",
+        "too_wide": "of shape (2, 10) (images, classes), got torch.float32 of (2, 11)",
+        "lost": "FileNotFoundError: ",  # a worker has another folder
+    }.items():
+        check("--recipe", f"my_recipe.py:{name}", refused=says)
+    assert check("--recipe", "my_recipe.py:usable")["model"].endswith(", 7,850 weights")
 
 
 def test_a_batch_that_is_large_for_the_images_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,16 +139,17 @@ def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pyte
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
     monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
-    found = check("--recipe", "mnist-resnet18", refused=("data",))
-    assert found["data"][1].startswith("no mirror of mnist can be reached (https://")
+    check("--recipe", "mnist-resnet18", refused="no mirror of mnist can be reached (https://")
 
 
-def test_a_cluster_that_does_not_answer_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_is_told_unless_nothing_is_to_do(
+    check: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with mirrors.refusing() as address:
         monkeypatch.setenv("RAY_ADDRESS", address.rstrip("/"))
-        found = check(refused=("Ray", "nodes"))
-    assert found["Ray"][1].startswith("RAY_ADDRESS must be the address of a Ray cluster's Jobs API")
-    assert "the cluster did not accept a job" in found["nodes"][1]
+        check(refused="RAY_ADDRESS must be the address of a Ray cluster's Jobs API")
+        commit_results(tmp_path / "root")
+        assert not preflight.check_and_plan(RunOptions(storage=str(tmp_path / "root"))).needs_ray
 
 
 def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,11 +159,10 @@ def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.M
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a small disk needs the right to mount one")
     try:
-        found = check(refused=("disk",))
-        check("--workers", "0", refused=("disk",))
+        for words in ([], ["--workers", "0"]):
+            check(*words, refused=f"the disk of {tmp_path}/root is full: 256.0 MB are needed and 1.0 MB free")
     finally:
         subprocess.run(["umount", tmp_path / "root"], check=True)
-    assert found["disk"][1].startswith(f"the disk of {tmp_path}/root is full: 256.0 MB are needed and 1.0 MB free")
 
 
 def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_told(
@@ -213,12 +171,11 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     with mirrors.refusing() as address, temporary_settings({PREFECT_API_URL: f"{address}api"}):
-        found = check(refused=("Prefect",))
-        assert found["Prefect"][1].startswith(f"PREFECT_API_URL={address}api: no usable Prefect API (")
+        check(refused=f"PREFECT_API_URL={address}api: no usable Prefect API (")
     with temporary_settings(prefect_process):
-        assert " responds, version " in check()["Prefect"][1]
+        assert " responds, version " in check()["Prefect"]
         with temporary_settings({PREFECT_API_AUTH_STRING: "run:another"}):
-            assert "401" in check(refused=("Prefect",))["Prefect"][1]
+            check(refused="PREFECT_API_URL=")
 
 
 def test_a_node_that_cannot_do_the_work_says_why(tmp_path: Path) -> None:

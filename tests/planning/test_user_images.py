@@ -82,7 +82,14 @@ def test_of_many_the_first_are_named_with_escapes_where_names_are_not_utf_8(pict
     assert text.startswith(r"1,234 files are left out (not images or Parquet, by their file names): train/0000-\udcfc")
     assert text.endswith("train/0003.txt, ...")
     options = options_of(RunOptions, *words_of(pictures, tmp_path), "--set=batch_size=2")
-    assert rb"train/0000-\udcfc.txt" in preflight.check_and_plan(options).origin.encode(), "as --check prints it"
+    assert rb"train/0000-\udcfc.txt" in told(options)["data"].encode(), "as --check prints it"
+
+
+def told(options: RunOptions) -> dict[str, str]:
+    """What each check of a run has found, by its name."""
+    found: dict[str, str] = {}
+    preflight.check_and_plan(options, found.__setitem__)
+    return found
 
 
 @pytest.fixture
@@ -202,11 +209,11 @@ def test_class_folders_that_lie_in_no_split_are_found_and_the_check_says_how_the
     words = [*words_of(tmp_path / "photos", tmp_path), "--workers=0", "--set=batch_size=8"]
     digests = [int(file.digest.removeprefix("sha256:")[:16], 16) for file in listed.files]
     for fraction in (0.2, 0.5):
-        told = preflight.check_and_plan(options_of(RunOptions, *words, "--set", f"test_fraction={fraction}")).origin
+        data = told(options_of(RunOptions, *words, "--set", f"test_fraction={fraction}"))["data"]
         chosen = sum(digest < fraction * 2**64 for digest in digests)
         assert (
             f"there are no folders train and test: {chosen} of 60 images are test rows (test_fraction={fraction})"
-            in told
+            in data
         )
 
 

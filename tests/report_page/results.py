@@ -29,6 +29,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     sources = [_source("images.gz", 8 * "0123abcd"), _source("labels.gz", 8 * "4567cdef")]
     left_out = [{"reason": "not images or Parquet, by their file names", "count": 1, "first": ["notes.txt"]}]
     statistics = {"notice": "a sample", "sources": sources, "seconds": 3.4, "left_out": left_out}
+    statistics["class_counts"] = {split: dict.fromkeys(_CLASSES, count // 10) for split, count in _ROWS.items()}
     assert plan.files is not None
     about = {"sources": sources, "seconds": 1.2}
     commits.commit(plan.files, kind="files", parents={}, parameters={}, listed=[], statistics=about)

@@ -25,7 +25,7 @@ from tasks.auditing.rows import Fold
 from tasks.jobs import row_digests
 from tasks.learning import recipes, sources
 from tests.image_folder import encoded
-from tests.runs import Run, find, no_flow, options_of
+from tests.runs import Run, find, options_of
 from tests.s3 import Server
 
 CLASSES = ("across", "down", "plain")
@@ -55,7 +55,7 @@ def command(folder: Path | URI, root: Path | URI, *more: str) -> dict[str, Any]:
     """What the command prints."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        assert app.main(no_flow, words=words(folder, root, *more)) == 0
+        assert app.main(words=words(folder, root, *more)) == 0
     document: dict[str, Any] = json.loads(output.getvalue())
     return document
 
@@ -183,7 +183,7 @@ def test_data_may_be_the_name_of_a_source() -> None:
 def test_invalid_request_is_refused_in_one_line(
     place: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
 ) -> None:
-    assert app.main(no_flow, words=words(place / "images", place / "root", *more)) == 2
+    assert app.main(words=words(place / "images", place / "root", *more)) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("error: ") and says in line
 

@@ -19,7 +19,6 @@ from tasks.learning import images, models
 from tasks.planning.result_uris import predictions_of
 from tests.jobs import raw
 from tests.learning.training import MORE_MODELS
-from tests.runs import no_flow
 from tests.s3 import Server
 from tests.storage.results import promote
 
@@ -55,7 +54,7 @@ def checkpoint(prepared: DatasetURI) -> CheckpointURI:
 
 
 def export(model: str, *words: str, root: Root) -> int:
-    return app.main(no_flow, words=["export", model, "--storage", root, *words])
+    return app.main(words=["export", model, "--storage", root, *words])
 
 
 def root_of(prepared: DatasetURI) -> Root:
@@ -207,7 +206,7 @@ def test_request_that_is_wrong_is_refused_in_one_line(
 ) -> None:
     words = [word.format(checkpoint=checkpoint, prepared=prepared) for word in words]
     capsys.readouterr()
-    assert app.main(no_flow, words=["export", *words, "--storage", str(tmp_path / "root")]) == 2
+    assert app.main(words=["export", *words, "--storage", str(tmp_path / "root")]) == 2
     *_, line = capsys.readouterr().err.splitlines()
     assert says in line and not (tmp_path / "root").exists()
 

@@ -64,7 +64,7 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
     machine.choose(None)
     words = shlex.split(made.report.command)
     options = options_of(RunOptions, *words[2:], "--storage", str(tmp_path / "other"))
-    again = preflight.check_and_plan(options).plan
+    again = preflight.check_and_plan(options)
     assert (words[-2:], again.checkpoint.name) == (["--cores", "1"], made.checkpoint.name)
 
 
