@@ -122,8 +122,8 @@ def gc(
 ) -> int:
     """Delete what is no longer needed.
 
-    Deleted, if older than N days: results that are not needed, files of attempts, files that no
-    manifest lists, and incomplete writes.
+    Deleted, if older than N days: results that are not needed, files of attempts, and files that no
+    manifest lists.
     Kept: the registry; every champion with its predictions, evaluations, reports and exports; the
     previous champion; the results that a run of the last 7 days uses, or used before it failed;
     whatever is younger; and everything that any of these was made from.

@@ -1,6 +1,7 @@
 """Garbage collection: mark what is needed, and sweep what is not needed and old."""
 
 import dataclasses
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -17,8 +18,6 @@ from storage.uri import FINGERPRINT_LENGTH, URI, Root
 _DAY_S = 24 * 3600
 _OURS = re.compile(rf".+-[0-9a-f]{{{FINGERPRINT_LENGTH}}}", re.DOTALL)
 """Folder names that a run creates; a folder with another name and without a manifest may not belong to this project."""
-_TEMPORARY = re.compile(r"(?:[^/]+/)*?\.tmp-[^/]*")
-"""A path down to its first temporary component, a file or folder that is not complete yet."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,7 @@ class Garbage:
             self._committed[folder.uri.name] = folder
 
     def _judge(self, folder: Folder) -> Iterator[Removal]:
-        """Yield the whole `folder`, or if it stays, its files that no manifest lists and its incomplete writes."""
+        """Yield the whole `folder`, or if it stays, the old files that its manifest does not list."""
         if not (folder.manifest or _OURS.fullmatch(folder.uri.name)):
             return
         changed = folder.changed if folder.committed is None else folder.committed
@@ -136,39 +135,24 @@ class Garbage:
             age = f"committed {self._age(changed)} ago, not needed"
             why = age if folder.manifest else f"{what}, unchanged for {self._age(changed)}"
             yield Removal(folder=folder, uri=folder.uri, size=folder.size, why=why)
-        else:
-            yield from self._strays(folder)
-
-    def _strays(self, folder: Folder) -> Iterator[Removal]:
-        listed = [manifest.NAME, *(file.path for file in folder.manifest.files)] if folder.manifest else []
-        incomplete: dict[str, float] = {}
-        for entry in folder.entries:
-            if temporary := _TEMPORARY.match(entry.path):
-                incomplete[temporary[0]] = max(entry.modified, incomplete.get(temporary[0], 0.0))
-            elif folder.manifest and self._is_old(entry.modified) and not _needs(listed, entry.path):
-                why = f"not listed in the manifest, unchanged for {self._age(entry.modified)}"
-                yield Removal(folder=folder, uri=folder.uri.child(entry.path), size=entry.size, why=why)
-        for path, modified in incomplete.items():
-            if self._is_old(modified):
-                size = sum(entry.size for entry in folder.entries if f"{entry.path}/".startswith(f"{path}/"))
-                yield Removal(folder=folder, uri=folder.uri.child(path), size=size, why="incomplete write")
+        elif folder.manifest:
+            listed = {manifest.NAME, *(file.path for file in folder.manifest.files)}
+            listed |= {os.path.dirname(path) for path in listed}  # on S3, a key may be named like a folder
+            for entry in folder.entries:
+                if self._is_old(entry.modified) and entry.path not in listed:
+                    why = f"not listed in the manifest, unchanged for {self._age(entry.modified)}"
+                    yield Removal(folder=folder, uri=folder.uri.child(entry.path), size=entry.size, why=why)
 
     def _old_markers(self) -> Iterator[Removal]:
-        """Yield the use markers that no longer count, and incomplete ones."""
+        """Yield the use markers that no longer count."""
         folder = catalog.read_folder(self._root.child(uses.FOLDER), uses.FOLDER)
         for entry in folder.entries:
-            if not _TEMPORARY.match(entry.path) and self._now - entry.modified >= uses.DAYS * _DAY_S:
+            if self._now - entry.modified >= uses.DAYS * _DAY_S:
                 why = f"marker of a run that wrote it {self._age(entry.modified)} ago"
                 yield Removal(folder=folder, uri=folder.uri.child(entry.path), size=entry.size, why=why)
-        yield from self._strays(folder)
 
     def _is_old(self, time: float) -> bool:
         return self._now - time >= self._keep_s
 
     def _age(self, time: float) -> str:
         return count(int((self._now - time) // _DAY_S), "day")
-
-
-def _needs(listed: Iterable[str], path: str) -> bool:
-    """Return whether a manifest lists `path`, or on S3 a file below a key of that name."""
-    return any(f"{each}/".startswith(f"{path}/") for each in listed)

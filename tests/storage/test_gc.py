@@ -144,28 +144,13 @@ class TestLeftovers:
         model = results.run(root, "model")
         results.decide(root, model)
         stray = results.write_part(model.raw, rows=5)
+        strays = {model.raw.child(path) for path in (stray.path, ".tmp-a1", "train/.tmp-a2/file")}
+        for uri in strays:
+            files.put(uri, b"cut off")
         use(root, model.raw)
         assert collect(look(root, days_later=0.9, keep_days=1)) == set()
-        assert collect(look(root, days_later=1.1, keep_days=1)) == {model.raw.child(stray.path)}
+        assert collect(look(root, days_later=1.1, keep_days=1)) == strays
         assert rest(root, model.all()) == model.all()
-
-    def test_half_written_files_go(self, root: Root) -> None:
-        model = results.run(root, "model")
-        results.decide(root, model)
-        scratch = root.child("runs/mine-0123456789ab")
-        places = [model.raw, model.raw.child("train"), root.child("uses/x"), scratch]
-        folder = scratch.child(".tmp-download")
-        use(root, scratch)
-        for place in places:
-            files.put(place.child(".tmp-a1"), b"")
-        for path in ("a/.tmp-b/c", "d"):
-            files.put(folder.child(path), b"")
-        files.put(scratch.child("train.json"), b"{}")
-        assert collect(look(root, days_later=0.9, keep_days=1)) == set()
-        gone = {place.child(".tmp-a1") for place in places} | {folder}
-        results.set_age(folder.child("a"), days=2)
-        assert collect(look(root, days_later=0.9, keep_days=1)) == set(), "its newest file counts"
-        assert collect(look(root, days_later=1.1, keep_days=1)) == gone
 
     @pytest.mark.parametrize("is_committed", [True, False])
     def test_files_of_attempts_go_when_they_are_old_and_no_run_names_their_result(
