@@ -26,16 +26,6 @@ _ESTIMATE_S = 3600.0
 _PARTS = 1000
 """Resolution of a stage's progress bar: its number of parts."""
 _CLASSES_SHOWN, _NAMES_SHOWN = 20, 3
-_EPOCH_HEADER = "epoch  train loss    acc.  val loss    acc.  images/s       s"
-_EPOCH_COLUMNS = (
-    ("epoch", "{:>5}"),
-    ("train_loss", "{:>10.4f}"),
-    ("train_accuracy", "{:>6.4f}"),
-    ("validation_loss", "{:>8.4f}"),
-    ("validation_accuracy", "{:>6.4f}"),
-    ("images_per_s", "{:>8,.0f}"),
-    ("seconds", "{:>6.1f}"),
-)
 
 
 class Narrator(logging.Handler):
@@ -46,7 +36,6 @@ class Narrator(logging.Handler):
         self.console, self.has_bar = console, has_bar and console.is_terminal
         self.started = self._last_line_at = time.monotonic()
         self._bar: Progress | None = None
-        self._has_header = False
 
     def emit(self, record: logging.LogRecord) -> None:
         progress = getattr(record, "progress", None)
@@ -63,29 +52,17 @@ class Narrator(logging.Handler):
 
     def stop(self) -> None:
         """Remove the progress bar, if there is one."""
-        self._has_header = False
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def _progress(self, progress: dict[str, Any], message: str) -> None:
         is_epoch, done, total = progress["what"] == EPOCHS, progress["done"], progress["total"]
-        if is_epoch and self.console.is_terminal and progress.get("figures"):
-            self._epoch(progress, progress["figures"])
-        elif is_epoch or (not self.has_bar and time.monotonic() - self._last_line_at > _EVERY_S):
+        if is_epoch or (not self.has_bar and time.monotonic() - self._last_line_at > _EVERY_S):
             self._last_line_at = time.monotonic()
             self._line(f"  {message}")
         if self.has_bar:
             self._move_bar(f"epoch {done}/{total} done" if is_epoch else message, progress["fraction"])
-
-    def _epoch(self, progress: dict[str, Any], figures: dict[str, Any]) -> None:
-        if not self._has_header:
-            self._line("  " + _EPOCH_HEADER)
-            self._has_header = True
-        values = figures | {"epoch": "{done}/{total}".format(**progress)}
-        cells = [spec.format(values[name]) for name, spec in _EPOCH_COLUMNS]
-        best = ["best"] if figures["best_epoch"] == figures["epoch"] else []
-        self._line("  " + "  ".join(cells + best))
 
     def _move_bar(self, message: str, fraction: float) -> None:
         description = escape(terminal.printable(message))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 PROGRESS = "::progress "
-"""Start of a line with progress as JSON: what, done, total, note, fraction, epoch, for a whole epoch its figures."""
+"""Start of a line with progress as JSON: what, done, total, note, fraction, epoch."""
 EPOCHS = "epochs"
 """`what` of progress about a whole epoch, of which every line is shown."""
 ERROR = "::error "
@@ -38,20 +38,17 @@ def progress(
     *,
     fraction: float | None = None,
     epoch: int | None = None,
-    figures: dict[str, float] | None = None,
 ) -> None:
     """Report that `done` of `total` is done, at most twice a second; epochs and the last one are always reported.
 
-    `fraction` is the share of the whole job that is done, if it differs from `done / total`. `figures` are the numbers
-    of an epoch that `note` has in words.
+    `fraction` is the share of the whole job that is done, if it differs from `done / total`.
     """
     global _said_at
     if what != EPOCHS and done < total and time.monotonic() - _said_at < 0.5:
         return
     _said_at = time.monotonic()
     fraction = done / max(total, 1) if fraction is None else fraction
-    more = {"figures": figures} if figures else {}
-    write_event(PROGRESS, what=what, done=done, total=total, note=note, fraction=fraction, epoch=epoch, **more)
+    write_event(PROGRESS, what=what, done=done, total=total, note=note, fraction=fraction, epoch=epoch)
 
 
 def write_event(marker: str, **content: Any) -> None:

@@ -202,9 +202,8 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     metrics, best, epochs = history[-1], _best(history, trainer.recipe), trainer.recipe.training.epochs
     num_images = trainer.steps_per_epoch * trainer.recipe.training.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
-    figures = vars(metrics) | {"images_per_s": speed, "best_epoch": best}
     note = metrics.as_line(images_per_s=speed, best=best)
-    events.progress(EPOCHS, metrics.epoch, epochs, note, epoch=metrics.epoch, figures=figures)
+    events.progress(EPOCHS, metrics.epoch, epochs, note, epoch=metrics.epoch)
     if _is_last(history, trainer.recipe) and metrics.epoch < epochs:
         why = f"stopped after epoch {metrics.epoch} of {epochs}: no lower validation loss since epoch {best}"
         events.progress(EPOCHS, metrics.epoch, epochs, why, fraction=1.0, epoch=metrics.epoch)
