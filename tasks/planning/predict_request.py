@@ -56,21 +56,21 @@ def resolve(
     with deadline(stage_timeout_s):
         root = check_root(storage)
         dataset = DatasetURI(parse_root(data, option="--data"))
-        ingest = None
-        if are_user_images(dataset):
-            name, note = _model_of_folder(root, dataset) if model == "champion" else ("", None)
-            checkpoint = _model(root, f"champion:{name}" if name else model, dataset)
+        ingest, is_new = None, are_user_images(dataset)
+        recorded = None if is_new else check_committed("--data", dataset, kinds=("raw", "prepared"))
+        if recorded is not None and split is not None:
+            splits = {file.split for file in recorded.files if file.split and file.rows} - {"quarantine"}
+            if split not in splits:
+                names = ", ".join(sorted(splits)) or "those with rows"
+                raise ValueError(f"--split must be one of {names}, got {split!r}")
+        name, note = _registered_model(root, dataset, recorded) if model == "champion" else ("", None)
+        checkpoint = _checkpoint(root, f"champion:{name}" if name else model)
+        if recorded is None:
             new, values = _new_images(root, dataset, checkpoint, split=split)
             new = dataclasses.replace(new, notes=(*new.notes, note)) if note else new
             ingest = IngestParameters(name=new.name, values=values, user_images=new)
             dataset = find_result(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest}).uri
         else:
-            recorded = check_committed("--data", dataset, kinds=("raw", "prepared"))
-            splits = {file.split for file in recorded.files if file.split and file.rows} - {"quarantine"}
-            if split is not None and split not in splits:
-                names = ", ".join(sorted(splits)) or "those with rows"
-                raise ValueError(f"--split must be one of {names}, got {split!r}")
-            checkpoint = _model(root, model, dataset)
             _check_shape(recorded, checkpoint)
         user_code.check_listed()
         predictions = predictions_of(root, checkpoint, dataset, split=split, min_confidence=min_confidence)
@@ -99,32 +99,17 @@ def _check_shape(data: manifest.Manifest, checkpoint: CheckpointURI) -> None:
         )
 
 
-def _model(root: Root, model: str, data: DatasetURI) -> CheckpointURI:
+def _checkpoint(root: Root, model: str) -> CheckpointURI:
     kind, _, name = model.partition(":")
     if kind == "champion":
-        registered_model = check_name(name or _registered_model(root, data), field="--model champion:NAME")
         try:
-            checkpoint = champions.require_champion(root, registered_model)
+            checkpoint = champions.require_champion(root, check_name(name, field="--model champion:NAME"))
         except ValueError as error:
-            raise ValueError(f"--model: {error}") from None
+            raise ValueError(str(error) if "--model" in str(error) else f"--model: {error}") from None
     else:
         checkpoint = CheckpointURI(parse_root(model, option="--model"))
     check_committed("--model", checkpoint, kinds=("checkpoint",))
     return checkpoint
-
-
-def _registered_model(root: Root, dataset: DatasetURI) -> str:
-    """Return the registered model of `dataset`; raise `ValueError` if it is unknown."""
-    recorded = manifest.load(dataset)
-    if "raw" in recorded.parents:
-        raw = DatasetURI(recorded.parent("raw", of=dataset))
-        recorded = check_committed("--data: its source", raw, kinds=("raw",))
-    if "classes" in recorded.parameters:
-        return _model_of_folder(root, URI(recorded.statistics["sources"][0]["url"]))[0]
-    try:
-        return champions.default_of_raw(recorded)
-    except ValueError as error:
-        raise ValueError(f"--data: {dataset} {error}; use --model champion:NAME") from None
 
 
 def are_user_images(uri: DatasetURI) -> bool:
@@ -170,14 +155,25 @@ def _new_images(
     return new, values | {"image_size": height, "channels": channels}
 
 
-def _model_of_folder(root: Root, uri: URI) -> tuple[str, str | None]:
-    """Return the registered model whose champion predicts the images at `uri`, and a line if it was one of several.
+def _registered_model(root: Root, data: URI, recorded: manifest.Manifest | None) -> tuple[str, str | None]:
+    """Return the registered model whose champion predicts `data`, and a line if it was one of several.
 
-    That is the folder's own registered model if it has a champion, else the only one with a champion, else the only
-    one whose champion was trained on a user's images. Raises `ValueError` listing them if there are more.
+    For a dataset, of which `recorded` is the manifest, it is that of its source. For images it is that of their folder
+    if it has a champion, else the only one with a champion, else the only one whose champion was trained on a user's
+    images. Raises `ValueError` listing them if there are more.
     """
+    if recorded is not None:
+        if "raw" in recorded.parents:
+            raw = DatasetURI(recorded.parent("raw", of=data))
+            recorded = check_committed("--data: its source", raw, kinds=("raw",))
+        if "classes" not in recorded.parameters:
+            try:
+                return champions.default_of_raw(recorded), None
+            except ValueError as error:
+                raise ValueError(f"--data: {data} {error}; use --model champion:NAME") from None
+        data = URI(recorded.statistics["sources"][0]["url"])
     named = champions.with_champion(root)
-    of_folder = champions.default_for_user_images(user_images.name_of(uri), uri)
+    of_folder = champions.default_for_user_images(user_images.name_of(data), data)
     if of_folder in named or not named:
         return of_folder, None
     if len(named) == 1:
