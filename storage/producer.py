@@ -12,8 +12,6 @@ from pathlib import Path
 
 _CHECKOUT = Path(__file__).parent.parent
 _PACKAGES = ("data-to-model", "ray", "torch", "torchvision", "prefect", "pyarrow")
-_CODE = ("flows", "storage", "tasks", "pyproject.toml", "requirements.lock")
-"""Paths of a checkout that decide results; a change to the docs or the tests does not count as a change."""
 _IMPORTED = ("storage", "tasks")
 """Packages that jobs import."""
 _DIGEST_LENGTH = 12
@@ -51,22 +49,15 @@ def user() -> str:
 
 
 def git_state(checkout: Path) -> str | None:
-    """Return the commit of `checkout`, followed by ` dirty ` and the digest of the code if that has changes.
+    """Return the commit of `checkout`, followed by ` dirty ` and the digest of the code if its files were changed.
 
-    New files count too. Return none without git.
+    Return none without git.
     """
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
     if not (checkout / ".git").exists():
         return None
     try:
-        commit = _git(checkout, "rev-parse", "HEAD")
-        changes = _git(checkout, "status", "--porcelain", "--", *_CODE)
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return f"{commit} dirty {_imported_code()}" if changes else commit
-
-
-def _git(checkout: Path, *words: str) -> str:
-    command = ["git", *words]
-    return subprocess.run(
-        command, cwd=checkout, capture_output=True, text=True, timeout=_LIMIT_S, check=True
-    ).stdout.strip()
+    return done.stdout.strip().replace("-dirty", f" dirty {_imported_code()}")
