@@ -8,7 +8,7 @@ from flows.cli.options import RunOptions
 from flows.cli.result_options import AuditOptions
 from storage import exits
 from tasks.auditing import rows
-from tasks.comparing import copies
+from tasks.comparing.rows import write_copies
 from tasks.learning import recipes, sources
 from tasks.planning import audit_request
 from tasks.planning.audit_request import AuditRequest
@@ -54,4 +54,4 @@ def _copy(request: AuditRequest, folder: Path) -> None:
         words = (f"{rank:05d} {row['given']} likely {row['likely']},", PurePosixPath(row["file"]).stem, row["row"])
         names[row["split"]][row["id"]] = " ".join(str(word) for word in words if word is not None)
     for split, of_split in names.items():
-        copies.write(folder, request.plan.raw, of_split, split=split)
+        write_copies(folder, request.plan.raw, of_split, split=split)

@@ -9,7 +9,7 @@ from storage import exits, terminal
 from storage.admin import format
 from storage.admin.commands import existing_root
 from storage.decision import metric_title
-from tasks.comparing import data_changes, results
+from tasks.comparing import data, results
 from tasks.comparing.diff import diff as compare
 
 _SHOWN = 20
@@ -39,8 +39,8 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"metrics on the {terminal.count(tests['rows'], 'test row')} that both predicted"
         yield from (f"  {line}" for line in format.table(_metrics(tests["metrics"]), right=(1, 2, 3)))
         yield from [f"  {tests['note']}"] if tests["note"] else []
-    for sort in data_changes.SORTS:
-        rows = [(row["file"], *_before(row)) for row in (document["data"] or data_changes.NONE)[sort]]
+    for sort in data.SORTS:
+        rows = [(row["file"], *_before(row)) for row in (document["data"] or data.NONE)[sort]]
         yield from _list(f"{sort} in the data", rows)
     for sort in ("better", "worse") if tests else ():
         rows = [

@@ -12,7 +12,9 @@ from storage import exits, kinds, terminal
 from storage.admin import format
 from storage.admin.commands import existing_root
 from storage.uri import DatasetURI
-from tasks.comparing import copies, results, test_rows
+from tasks.comparing import results
+from tasks.comparing.rows import mistakes as find_mistakes
+from tasks.comparing.rows import write_copies
 
 
 def mistakes(options: MistakesOptions) -> int:
@@ -21,7 +23,7 @@ def mistakes(options: MistakesOptions) -> int:
         root = existing_root(options.storage)
         run = results.find(root, options.run, option="RUN") if options.run else results.latest(root)
         uri, predicted = run.require(kinds.PREDICTIONS)
-        wrong = test_rows.mistakes(uri, predicted, label=options.label, prediction=options.prediction)
+        wrong = find_mistakes(uri, predicted, label=options.label, prediction=options.prediction)
     place = ["id"] if "file" not in wrong else ["file", "row"] if wrong["row"].notna().any() else ["file"]
     columns = [*place, "label", "prediction", "probability"]
     rows = [{name: None if row[name] is pd.NA else row[name] for name in columns} for row in wrong.to_dict("records")]
@@ -30,7 +32,7 @@ def mistakes(options: MistakesOptions) -> int:
     if options.copy_to:
         names = [_copy_name(number, row, total=len(rows)) for number, row in enumerate(rows, start=1)]
         dataset = DatasetURI(predicted.parent("dataset", of=uri))
-        copies.write(options.copy_to, dataset, dict(zip(wrong["id"].tolist(), names, strict=True)))
+        write_copies(options.copy_to, dataset, dict(zip(wrong["id"].tolist(), names, strict=True)))
     num_rows = sum(part.rows or 0 for part in predicted.split("test"))
     if options.as_json:
         print(json.dumps({"predictions": uri, "test_rows": num_rows, "mistakes": rows}, indent=1), flush=True)

@@ -3,12 +3,21 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from storage import kinds
+import pandas as pd
+
+from storage import kinds, manifest, reference
+from storage.decision import METRICS
 from storage.manifest import Damaged, Manifest
 from storage.terminal import count
-from tasks.comparing import data_changes, data_rows, row_changes
+from storage.uri import DatasetURI, PredictionsURI
+from tasks.comparing import data
 from tasks.comparing.results import Results
+from tasks.comparing.rows import names_of
+from tasks.jobs import row_digests
 from tasks.learning import recipes
+from tasks.planning.result_uris import predictions_of
+from tasks.promotion import correct_rows, seen_rows
+from tasks.promotion.correct_rows import Answers
 
 _MADE_BY = (kinds.CHECKPOINT, kinds.PREPARED, kinds.RAW, kinds.FILES)
 """Results that say with which code they were made; the first that both have counts."""
@@ -22,20 +31,16 @@ def diff(a: Results, b: Results) -> dict[str, Any]:
     What cannot be compared, such as deleted data, is none, and `notes` says why.
     """
     document: dict[str, Any] = {"a": _described(a), "b": _described(b), "changes": []}
-    notes: dict[str, str] = {}
-    rows = data = tests = None
+    document |= {"data": None, **_settings(a, b), "test_rows": None, "notes": {}}
     is_same = _is_same_data(a, b)
-    try:
-        rows = None if is_same else data_rows.load(a, b)
-        data = data_changes.compare(rows[1], rows[2], unit=rows[0]) if rows else data_changes.NONE
-    except (FileNotFoundError, Damaged, ValueError) as error:
-        notes["data"] = str(error)
+    compared = {"data": lambda: data.NONE if is_same else data.compare(a, b)}
     if all(side.manifest(kinds.CHECKPOINT) for side in (a, b)):
+        compared["test_rows"] = lambda: _compare_test_rows(a, b, is_same_data=is_same)
+    for name, compare in compared.items():
         try:
-            tests = row_changes.compare(a, b, rows, is_same_data=is_same)
+            document[name] = compare()
         except (FileNotFoundError, Damaged, ValueError) as error:
-            notes["test_rows"] = str(error)
-    document |= {"data": data, **_settings(a, b), "test_rows": tests, "notes": notes}
+            document["notes"][name] = str(error)
     document["changes"] = list(_lines(document))
     return document
 
@@ -100,13 +105,13 @@ def _groups(manifests: Mapping[str, Manifest]) -> Iterator[tuple[str, dict[str, 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each cause: a sort of change in the data, a field of recipe, code, versions or hardware."""
-    data = document["data"] or data_changes.NONE
-    for sort, number in data["counts"].items():
+    changes = document["data"] or data.NONE
+    for sort, number in changes["counts"].items():
         if number:
-            classes = data["by_class"][sort]
+            classes = changes["by_class"][sort]
             named = ", ".join(f"{name or 'no class'} {its:,}" for name, its in list(classes.items())[:_SHOWN])
             named += ", ..." if len(classes) > _SHOWN else ""
-            yield f"data: {count(number, data['unit'])} {sort}: {named}"
+            yield f"data: {count(number, changes['unit'])} {sort}: {named}"
     for group in ("recipe", "code", "versions", "hardware"):
         for name, values in document[group].items():
             yield f"{group}: {name} {_shown(values['a'])} -> {_shown(values['b'])}"
@@ -114,3 +119,73 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _shown(value: Any) -> str:
     return "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _compare_test_rows(a: Results, b: Results, *, is_same_data: bool) -> dict[str, Any]:
+    """Return the metrics of both on the test rows that they share, and each row that only one of them gets right.
+
+    The rows are those of one dataset, if both models predicted it, else those with equal pixels. Rows that one of the
+    models was trained on do not count. Labels are those of `b`. Raises `ValueError` with the reason if there are no
+    such rows.
+    """
+    sides = _predictions(a, b)
+    ours, theirs = (correct_rows.read_rows(*side) for side in sides)
+    datasets = [DatasetURI(predicted.parent("dataset", of=uri)) for uri, predicted in sides]
+    if datasets[0] == datasets[1] or is_same_data:
+        pairs = pd.DataFrame({"id_a": ours["id"], "id_b": ours["id"]})
+    else:
+        first, second = (row_digests.read(dataset).to_pandas().query("split == 'test'") for dataset in datasets)
+        place_a, place_b = data.match(first, second, ["digest"])
+        pairs = pd.DataFrame({"id_a": first["id"][place_a].array, "id_b": second["id"][place_b].array})
+    both = pairs.merge(ours.add_suffix("_a"), on="id_a").merge(theirs.add_suffix("_b"), on="id_b")
+    models = {"the first": a.require(kinds.CHECKPOINT)[0], "the second": b.require(kinds.CHECKPOINT)[0]}
+    seen = seen_rows.find(Answers.of(theirs, datasets[1], correct_rows.label_names(datasets[1])), models)
+    both = both[~both["id_b"].isin(seen.ids)]
+    if both.empty:
+        raise ValueError(f"they share no test rows, by content{seen.note}")
+    is_right = {name: both[f"prediction_{name}"] == both["label_b"] for name in "ab"}
+    better, worse = (both[is_right[right] & ~is_right[wrong]] for right, wrong in ("ba", "ab"))
+    return {
+        "rows": len(both),
+        "note": seen.note.removeprefix("; "),
+        "only_a": len(ours) - both["id_a"].nunique(),
+        "only_b": len(theirs) - len(both),
+        "metrics": _metrics(both, datasets[1]),
+        "better": _rows(better, by="probability_a"),
+        "worse": _rows(worse, by="probability_b"),
+    }
+
+
+def _predictions(a: Results, b: Results) -> list[tuple[PredictionsURI, Manifest]]:
+    """Return predictions of both, if possible on the test rows of one dataset."""
+    sides = [side.require(kinds.PREDICTIONS) for side in (a, b)]
+    datasets = [DatasetURI(predicted.parent("dataset", of=uri)) for uri, predicted in sides]
+    for number, side in ((0, a), (1, b)):  # promotion lets the champion predict the challenger's rows
+        if datasets[0] != datasets[1]:
+            checkpoint, _ = side.require(kinds.CHECKPOINT)
+            uri = predictions_of(reference.root_of(checkpoint), checkpoint, datasets[1 - number], split="test")
+            if recorded := manifest.find(uri):
+                sides[number] = uri, recorded
+                break
+    return sides
+
+
+def _metrics(both: pd.DataFrame, dataset: DatasetURI) -> dict[str, dict[str, float]]:
+    """Return each metric of both models, the 95 % interval of the difference, and its p-value."""
+    classes = sorted(set(both["label_b"]))
+    columns = ({"id_b": "id", "label_b": "label", f"prediction_{name}": "prediction"} for name in "ab")
+    a, b = (Answers.of(both[list(names)].rename(columns=names), dataset, classes) for names in columns)
+    return {
+        name: {"a": a.scores[name], "b": b.scores[name]}
+        | b.beside(a, metric=metric).model_dump(include={"difference", "lower", "upper", "p_value"})
+        for metric, name in METRICS.items()
+    }
+
+
+def _rows(rows: pd.DataFrame, *, by: str) -> list[dict[str, Any]]:
+    """Describe rows, those on which a model was wrong with the highest probability first."""
+    rows = rows.sort_values([by, "id_b"], ascending=[False, True])
+    names = names_of(rows.filter(like="_b").rename(columns=lambda name: name.removesuffix("_b")))
+    columns = ["label_b", "prediction_a", "probability_a", "prediction_b", "probability_b"]
+    described = rows[columns].rename(columns={"label_b": "label"}).assign(file=names)
+    return [{str(name): value for name, value in row.items()} for row in described.to_dict("records")]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from storage import manifest, tables
@@ -17,6 +18,8 @@ from tasks.promotion import bootstrap
 
 COLUMN = "probability_"
 """Prefix of the probability column of a class."""
+_NULLABLE = {pa.int64(): pd.Int64Dtype()}
+"""Type of a column with missing values, which would else become floating-point numbers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,6 +36,14 @@ class Answers:
     """Names of the classes of the test rows."""
     dataset: DatasetURI
     """Dataset of the test rows."""
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, dataset: DatasetURI, classes: Sequence[str]) -> "Answers":
+        """Return `rows` of `read_rows`, all or some; `classes` has every label among them."""
+        numbers = pd.Index(classes)
+        labels, predictions = (numbers.get_indexer(pd.Index(rows[name])) for name in ("label", "prediction"))
+        ids = rows["id"].to_numpy(int)
+        return cls(ids=ids, labels=labels, predictions=predictions, classes=tuple(classes), dataset=dataset)
 
     @property
     def scores(self) -> dict[str, float]:
@@ -78,17 +89,33 @@ def read(evaluation: EvaluationURI) -> Answers | None:
     try:
         predictions = PredictionsURI(manifest.load(evaluation).parent("predictions", of=evaluation))
         recorded = manifest.load(predictions)
-        place = DatasetURI(recorded.parent("dataset", of=predictions))
-        dataset = manifest.load(place)
-        rows = tables.read_split(predictions, "test", columns=["id", "label", "prediction"]).sort_by("id")
+        dataset = DatasetURI(recorded.parent("dataset", of=predictions))
+        return Answers.of(read_rows(predictions, recorded), dataset, label_names(dataset))
     except (KeyError, FileNotFoundError, Damaged):
         return None
-    classes = images.classes_of(dataset.columns["metadata"])
-    number = {name: label for label, name in enumerate(classes)}
-    answered = np.array([number.get(name, -1) for name in known_classes(predictions, recorded)])
-    predicted = answered[rows["prediction"].to_numpy()]
-    ids, labels = rows["id"].to_numpy(), rows["label"].to_numpy()
-    return Answers(ids=ids, labels=labels, predictions=predicted, classes=classes, dataset=place)
+
+
+def read_rows(predictions: PredictionsURI, recorded: Manifest) -> pd.DataFrame:
+    """Read the test rows by their ids: id, label, prediction and its probability; of own images also file and row.
+
+    Labels and predictions are names of classes; `row` is the number of the row in a Parquet file, else missing. Raises
+    `FileNotFoundError` if the dataset no longer exists, and `ValueError` if there are no predictions of test rows.
+    """
+    if not recorded.split("test"):
+        raise ValueError(f"{predictions} has no predictions of test rows; name a result of a whole run")
+    labels = label_names(DatasetURI(recorded.parent("dataset", of=predictions)))
+    columns = ["id", "label", "prediction", "probability"]
+    columns += ["file", "row"] if "file" in recorded.columns["columns"] else []
+    table = tables.read_split(predictions, "test", columns=columns).sort_by("id")
+    rows: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get).dropna(subset=["label", "prediction"])
+    for name, classes in (("label", labels), ("prediction", known_classes(predictions, recorded))):
+        rows[name] = np.array(classes, object)[rows[name].to_numpy(int)]
+    return rows
+
+
+def label_names(dataset: DatasetURI) -> tuple[str, ...]:
+    """Return the names of the classes of a dataset's labels."""
+    return images.classes_of(manifest.load(dataset).columns["metadata"])
 
 
 def known_classes(predictions: PredictionsURI, recorded: Manifest) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import pytest
 from flows.cli import app
 from storage import files, manifest
 from storage.uri import URI, DatasetURI, Root
-from tasks.comparing import data_changes
+from tasks.comparing.data import SORTS
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
 from tests import documented
@@ -48,9 +48,7 @@ def differences(a: URI, b: URI) -> dict[str, Any]:
 
 def names(document: dict[str, Any]) -> dict[str, Any]:
     """The files of each sort of change."""
-    return {
-        sort: [row["file"] for row in document["data"][sort]] for sort in data_changes.SORTS if document["data"][sort]
-    }
+    return {sort: [row["file"] for row in document["data"][sort]] for sort in SORTS if document["data"][sort]}
 
 
 def test_every_sort_of_change_is_told_by_digest(photos: Path, root: Root) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI
-from tasks.comparing import data_changes
+from tasks.comparing.data import SORTS
 from tasks.jobs.preprocess import near_duplicates
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import metrics, slices
@@ -112,7 +112,7 @@ def fake_against(
     return {
         "a": {"uri": f"s3://models/{name}"},
         "changes": [f"recipe: {name} 1 -> 2"] * 3,
-        "data": {"counts": dict.fromkeys(data_changes.SORTS, 60)} | dict.fromkeys(data_changes.SORTS, [change] * 60),
+        "data": {"counts": dict.fromkeys(SORTS, 60)} | dict.fromkeys(SORTS, [change] * 60),
         "test_rows": {
             "rows": 1000,
             "note": name,
