@@ -214,7 +214,7 @@ def _places(folder: Path, secret: str) -> list[Path]:
 def _without_labels(raw: DatasetURI, folder: Path) -> DatasetURI:
     """A dataset of the test images alone, as somebody would write new images to predict."""
     uri = DatasetURI(str(folder / "new-images-0123456789ab"))
-    schema = images.schema((28, 28, 1), tuple("0123456789"), labelled=False)
+    schema = images.schema((28, 28, 1), tuple("0123456789")).remove(2)
     table = tables.read_split(raw, "test", columns=["id", "image"]).cast(schema.remove_metadata())
     part = tables.write_part(uri, table.replace_schema_metadata(schema.metadata), split="new", index=0)
     commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[part], schema=tables.describe(schema))

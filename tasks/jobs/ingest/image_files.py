@@ -1,18 +1,15 @@
 """Source of the user's own image files: a piece of work is a part of the dataset."""
 
 import base64
-import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from storage import tables
-from tasks.jobs import thumbnail_parts
 from tasks.jobs.ingest import content_split, user_files
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
 from tasks.jobs.spec import NEW, IngestSpec, UserFile
-from tasks.learning import decode, images
+from tasks.learning import images
 from tasks.learning.decode import Decoded
 
 _READERS = 8
@@ -75,17 +72,14 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     with ThreadPoolExecutor(_READERS) as pool:
         rows = list(pool.map(lambda file: _image(spec, file), batch))
     decoded, labels = [image for image, _ in rows], [file.label for file in batch]
-    table = user_files.to_table(piece["first"], decoded, labels, spec, classes)
-    part = tables.write_part(spec.target, table, split=piece["split"], index=piece["part"])
+    place = {"split": piece["split"], "index": piece["part"], "first": piece["first"]}
+    parts = user_files.write_part(spec, decoded, labels, classes, **place)
     sources = [
         facts | {"split": piece["split"], "first_id": piece["first"] + number, "rows": 1, "path": file.path}
         for number, (file, (_, facts)) in enumerate(zip(batch, rows, strict=True))
     ]
     problems = {source["path"]: source["problem"] for source in sources if source["problem"]}
-    beside = []
-    if not spec.is_new:
-        beside = [thumbnail_parts.write(spec.target, decoded, split=piece["split"], index=piece["part"])]
-    return user_files.written(piece["split"], [part, *beside], labels, sources, problems)
+    return user_files.written(piece["split"], parts, labels, sources, problems)
 
 
 def _are_grouped(spec: IngestSpec) -> bool:
@@ -94,15 +88,8 @@ def _are_grouped(spec: IngestSpec) -> bool:
 
 def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, Any]]:
     content, digest = user_files.read(spec, file)
-    facts = {"size": file.size, "sha256": digest, "unreadable": 0, "problem": ""}
-    try:
-        size, _, channels = user_files.shape_of(spec)
-        picture = decode.decoded(content, size, channels, with_thumbnail=not spec.is_new)
-        if user_files.store_of(spec) == images.FILES:
-            picture = dataclasses.replace(picture, pixels=content)
-        return picture, facts
-    except decode.Unreadable as error:
-        return None, facts | {"unreadable": 1, "problem": str(error)}
+    image, problem = user_files.decoded(content, spec)
+    return image, {"size": file.size, "sha256": digest, "unreadable": int(image is None), "problem": problem}
 
 
 def _num_parts(spec: IngestSpec, files: Sequence[UserFile]) -> int:

@@ -13,14 +13,12 @@ import pyarrow.parquet as pq
 
 from storage import files, tables
 from storage.manifest import File
-from tasks.jobs import thumbnail_parts
 from tasks.jobs.ingest import class_names, user_files
 from tasks.jobs.ingest.class_names import FileLabels
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
 from tasks.jobs.spec import IngestSpec, UserFile
-from tasks.learning import decode, images
-from tasks.learning.decode import Decoded
+from tasks.learning import images
 
 _IMAGE, _LABEL = "image", "label"
 _EXPECTED = (
@@ -88,45 +86,25 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write the parts of one file, with one part in memory at a time."""
     file = UserFile(**piece["file"])
-    size, _, channels = user_files.shape_of(spec)
     parts: list[File] = []
-    beside: list[File] = []
     labels: list[int | None] = []
     problems: dict[str, str] = {}
     bounds = images.part_bounds(piece["rows"], piece["parts"]) if piece["parts"] else []
     with _opened(spec, file) as (source, digest):
-        for (start, _), table in zip(bounds, ranges(source, bounds), strict=True):
-            read = [
-                _image(stored, size, channels, with_thumbnail=not spec.is_new) for stored in table[_IMAGE].to_pylist()
-            ]
-            some, wrong = [image for image, _ in read], [problem for _, problem in read]
+        for index, ((start, _), table) in enumerate(zip(bounds, ranges(source, bounds), strict=True)):
+            contents = (row["bytes"] if isinstance(row, dict) else row for row in table[_IMAGE].to_pylist())
+            rows = [user_files.decoded(content, spec) for content in contents]
             its = _numbers(source, table, classes)
             if spec.is_new:
                 its = [None if label not in range(len(classes)) else label for label in its]
-            table = user_files.to_table(piece["first"] + start, some, its, spec, classes)
-            index = piece["part"] + len(parts)
-            parts.append(tables.write_part(spec.target, table, split=file.split, index=index))
-            if not spec.is_new:
-                beside.append(thumbnail_parts.write(spec.target, some, split=file.split, index=index))
+            place = {"split": file.split, "index": piece["part"] + index, "first": piece["first"] + start}
+            parts += user_files.write_part(spec, [image for image, _ in rows], its, classes, **place)
             labels += its
-            problems |= {f"{file.path} row {start + row}": why for row, why in enumerate(wrong) if why}
+            problems |= {f"{file.path} row {start + row}": why for row, (_, why) in enumerate(rows) if why}
     facts = {"split": file.split, "first_id": piece["first"], "rows": piece["rows"], "path": file.path}
     facts |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
     facts |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
-    return user_files.written(file.split, [*parts, *beside], labels, [facts], problems)
-
-
-def _image(
-    stored: bytes | dict[str, bytes | None] | None, size: int, channels: int, *, with_thumbnail: bool
-) -> tuple[Decoded | None, str]:
-    """Return an image of one size, None if it is missing or unreadable, and then the problem."""
-    content = stored["bytes"] if isinstance(stored, dict) else stored
-    if content is None:
-        return None, "missing"
-    try:
-        return decode.decoded(content, size, channels, with_thumbnail=with_thumbnail), ""
-    except decode.Unreadable as error:
-        return None, str(error)
+    return user_files.written(file.split, parts, labels, [facts], problems)
 
 
 def _numbers(source: Opened, table: pa.Table, classes: Sequence[str]) -> list[int | None]:

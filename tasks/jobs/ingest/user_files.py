@@ -1,5 +1,6 @@
 """Common code for the user's own image files and Parquet files, which were listed before the job began."""
 
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -11,14 +12,14 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import commits, files, s3
+from storage import commits, files, s3, tables
 from storage.manifest import File
 from storage.uri import URI
-from tasks.jobs import row_origins
+from tasks.jobs import row_origins, thumbnail_parts
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
 from tasks.jobs.spec import IngestSpec, UserFile, write_digested
-from tasks.learning import images
+from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
 
 COLUMNS = (*row_origins.SCHEMA.names, "unreadable")
@@ -74,21 +75,40 @@ def copy(spec: IngestSpec, file: UserFile, sink: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def to_table(
-    first: int,
-    decoded: Sequence[Decoded | None],
-    labels: Sequence[int | None],
+def decoded(content: bytes | None, spec: IngestSpec) -> tuple[Decoded | None, str]:
+    """Return an image as it is stored, and no problem; or None if it is missing or unreadable, and the problem."""
+    if content is None:
+        return None, "missing"
+    size, _, channels = shape_of(spec)
+    try:
+        image = decode.decoded(content, size, channels, with_thumbnail=not spec.is_new)
+    except decode.Unreadable as error:
+        return None, str(error)
+    return dataclasses.replace(image, pixels=content) if store_of(spec) == images.FILES else image, ""
+
+
+def write_part(
     spec: IngestSpec,
+    pictures: Sequence[Decoded | None],
+    labels: Sequence[int | None],
     classes: Sequence[str],
-) -> pa.Table:
-    """Return a table of images with ids from `first` on; an image that could not be read has no pixels."""
+    *,
+    split: str,
+    index: int,
+    first: int,
+) -> list[File]:
+    """Write a part of images with ids from `first` on, and their thumbnails unless they are to be predicted.
+
+    An image that could not be read has no pixels.
+    """
     columns = images.schema(shape_of(spec), classes, store=store_of(spec))
     arrays = [
-        pa.array(range(first, first + len(decoded)), pa.int64()),
-        pa.array([image and image.pixels for image in decoded], columns.field("image").type),
+        pa.array(range(first, first + len(pictures)), pa.int64()),
+        pa.array([image and image.pixels for image in pictures], columns.field("image").type),
         pa.array(labels, pa.int64()),
     ]
-    return pa.table(arrays, schema=columns)
+    part = tables.write_part(spec.target, pa.table(arrays, schema=columns), split=split, index=index)
+    return [part] if spec.is_new else [part, thumbnail_parts.write(spec.target, pictures, split=split, index=index)]
 
 
 def written(
@@ -100,7 +120,7 @@ def written(
 ) -> Piece:
     """Describe a written piece: its parts, labels and files, and the `problems` of unreadable images by name."""
     return pieces.written(
-        parts,
+        sorted(parts, key=lambda part: part.split is None),  # thumbnails last
         {split: Counter(label for label in labels if label is not None)},
         sources=[[source[name] for name in COLUMNS] for source in sources],
         unreadable=[f"{name} ({problem})" for name, problem in itertools.islice(problems.items(), _SHOWN)],
