@@ -35,10 +35,8 @@ def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> dic
     Returns:
         `slices`: fact, value, rows, right, accuracy and its 95 % interval, accuracy of `others` of the same classes,
         p_value, p_corrected and is_worse; the last four are None or false where a class has no others.
-        `skipped`: by fact, the number of `values` with fewer than `min_rows` rows or beyond the 20 largest, and their
-        rows.
     """
-    slices, skipped = [], {}
+    slices = []
     for fact, values in facts.items():
         counts = values.value_counts().sort_index().sort_values(ascending=False, kind="stable")
         if len(counts) == 1 and counts.iloc[0] == len(values):
@@ -47,12 +45,10 @@ def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> dic
         for value in shown.index:
             compared = _compared((values == value).to_numpy(bool), labels, is_right)
             slices.append({"fact": fact, "value": value, **compared})
-        if left := len(counts) - len(shown):
-            skipped[fact] = {"values": left, "rows": int(counts.sum() - shown.sum())}
     tested = [entry for entry in slices if entry["p_value"] is not None]
     for entry, corrected in zip(tested, _holm(np.array([entry["p_value"] for entry in tested])), strict=True):
         entry |= {"p_corrected": corrected, "is_worse": corrected <= _ALPHA}
-    return {"slices": slices, "skipped": skipped, "min_rows": MIN_ROWS}
+    return {"slices": slices}
 
 
 def worse(slices: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

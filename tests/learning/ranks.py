@@ -50,60 +50,30 @@ def run(rank: int, folder: str) -> None:
     _part()
 
 
-def resume(rank: int, folder: str, world_size: int, model: str) -> None:
-    """Two epochs of `model`, and the second one again from the checkpoint of the first: the weights of both."""
+def resume(rank: int, folder: str, world_size: int, settings: dict[str, Any], after: int) -> None:
+    """All epochs of a run, and those after epoch `after` again from its checkpoint: the weights of both."""
     models.__path__.append(str(training.MORE_MODELS))
     _meet(rank, folder, world_size=world_size)
     digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
     train, validation = (part(digits[split], (12 * rank, 12 * rank + 12)) for split in ("train", "test"))
-    recipe, place = training.recipe(model=model, batch_size=4 * world_size), URI(f"{folder}/epoch-0001")
+    recipe, place = training.recipe(batch_size=4 * world_size, **settings), URI(f"{folder}/epoch-{after}")
     about: dict[str, Any] = {"parameters": {}, "resolved": {}}
     whole, resumed = (training.trainer(recipe, train, validation, rank=rank) for _ in range(2))
     dropped: list[torch.Tensor] = []
     for module in whole.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.register_forward_hook(lambda module, given, made: dropped.append(made == 0))
-    history = [whole.run_epoch(1)]
-    if rank == 0:
-        checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", fields=about))
-    whole.run_epoch(2)  # ends after every rank has met, and so after the checkpoint was written
+    history = list[EpochMetrics]()
+    for epoch in range(1, recipe.training.epochs + 1):
+        history.append(whole.run_epoch(epoch))  # ends after every rank has met, and so after a checkpoint was written
+        if rank == 0 and epoch == after:
+            checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", fields=about))
     training_state.restore(Path(place), resumed, prepared="0123456789ab", fields=about)
-    resumed.run_epoch(2)
+    for epoch in range(after + 1, recipe.training.epochs + 1):
+        resumed.run_epoch(epoch)
     found: dict[str, Any] = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
     found["dropped"] = dropped[0] if dropped else torch.empty(0)
     torch.save(found, Path(folder) / f"rank-{rank}.pt")
-    _part()
-
-
-def resume_fine_tuning(rank: int, folder: str, world_size: int) -> None:
-    """Two epochs of the head and two of everything, and again from the checkpoints of epochs 1 and 3: all weights."""
-    _meet(rank, folder, world_size=world_size)
-    digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
-    train, validation = (part(digits[split], (12 * rank, 12 * rank + 12)) for split in ("train", "test"))
-    settings: dict[str, Any] = {
-        "model": "timm/mobilenetv3_small_050",
-        "start": "pretrained",
-        "batch_size": 4 * world_size,
-    }
-    recipe = training.recipe(**settings, epochs=4, freeze_epochs=2, backbone_lr_scale=0.1)
-    whole, *resumed = (training.trainer(recipe, train, validation, rank=rank) for _ in range(3))
-    about: dict[str, Any] = {"parameters": {}, "resolved": {}}
-    states = {"begin": training.weights(whole)}
-    history = list[EpochMetrics]()
-    for epoch in range(1, 5):
-        history.append(whole.run_epoch(epoch))
-        if rank == 0 and epoch in (1, 3):
-            snapshot = training_state.take(whole, history, prepared="0123456789ab", fields=about)
-            checkpoint.write(URI(f"{folder}/epoch-{epoch}"), snapshot)
-        if epoch == 2:
-            states["head only"] = training.weights(whole)
-    states["whole"] = training.weights(whole)
-    for phase, after, trainer in zip(("frozen", "unfrozen"), (1, 3), resumed, strict=True):
-        training_state.restore(Path(folder, f"epoch-{after}"), trainer, prepared="0123456789ab", fields=about)
-        for epoch in range(after + 1, 5):
-            trainer.run_epoch(epoch)
-        states[phase] = training.weights(trainer)
-    torch.save(states, Path(folder) / f"rank-{rank}.pt")
     _part()
 
 

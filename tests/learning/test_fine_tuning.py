@@ -11,7 +11,7 @@ from tasks.learning import checkpoint, training_state
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
 from tasks.learning.sources import Split
-from tests.learning import ranks, training
+from tests.learning import training
 from tests.learning.training import same, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
@@ -72,23 +72,6 @@ def test_fine_tuning_that_resumes_in_any_phase_is_equal_bit_by_bit(
     before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", fields=FIELDS)
     assert [*before, *(resumed.run_epoch(epoch) for epoch in range(after + 1, 5))] == history
     assert same(weights(resumed), weights(whole))
-
-
-@pytest.mark.slow
-def test_fine_tuning_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
-    digits: dict[str, Split], tmp_path: Path
-) -> None:
-    world_size = 3
-    rows = {split: training.rows(digits[split], 0, 12 * world_size) for split in ("train", "test")}
-    torch.save(rows, tmp_path / "digits.pt")
-    ranks.start(ranks.resume_fine_tuning, str(tmp_path), world_size, world_size=world_size)
-    every = [torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True) for rank in range(world_size)]
-    for states in every:
-        assert not changed(every[0]["whole"], states["whole"]), "ranks have equal weights"
-        for phase in ("frozen", "unfrozen"):
-            assert not changed(states["whole"], states[phase]), f"resumed in the {phase} phase"
-        assert all("classifier" in name for name in changed(states["begin"], states["head only"]))
-        assert len(changed(states["head only"], states["whole"])) > 100
 
 
 @pytest.mark.parametrize(

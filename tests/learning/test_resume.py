@@ -10,23 +10,18 @@ from storage.uri import URI
 from tasks.learning import checkpoint, training_state
 from tasks.learning.sources import Split
 from tests.learning import ranks, training
-from tests.learning.training import same, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
 
 FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
-
-
-def test_resumed_run_of_a_model_that_draws_is_equal_bit_by_bit(digits: dict[str, Split], tmp_path: Path) -> None:
-    recipe = training.recipe(model="drawing", batch_size=16, flip="horizontal", learning_rate=1e-3)
-    train, validation = training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
-    whole, resumed = (training.trainer(recipe, train, validation) for _ in range(2))
-    history, place = [whole.run_epoch(1)], URI(str(tmp_path))
-    checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", fields=FIELDS))
-    history.append(whole.run_epoch(2))
-    before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", fields=FIELDS)
-    assert [*before, resumed.run_epoch(2)] == history
-    assert same(weights(resumed), weights(whole))
+FINE_TUNING: dict[str, Any] = {
+    "model": "timm/mobilenetv3_small_050",
+    "start": "pretrained",
+    "epochs": 4,
+    "freeze_epochs": 2,
+    "backbone_lr_scale": 0.1,
+}
+"""Two epochs of the head, two of everything."""
 
 
 def test_how_an_optimizer_runs_on_a_device_is_not_taken_to_another(digits: dict[str, Split], tmp_path: Path) -> None:
@@ -42,18 +37,24 @@ def test_how_an_optimizer_runs_on_a_device_is_not_taken_to_another(digits: dict[
 
 
 @pytest.mark.parametrize(
-    ("model", "world_size"),
-    [pytest.param("resnet18", 3, marks=pytest.mark.slow), ("drawing", 3)],
+    ("settings", "after"),
+    [
+        ({"model": "drawing"}, 1),
+        pytest.param({"model": "resnet18"}, 1, marks=pytest.mark.slow),
+        pytest.param(FINE_TUNING, 1, marks=pytest.mark.slow),
+        pytest.param(FINE_TUNING, 3, marks=pytest.mark.slow),
+    ],
 )
 def test_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
-    digits: dict[str, Split], tmp_path: Path, model: str, world_size: int
+    digits: dict[str, Split], tmp_path: Path, settings: dict[str, Any], after: int
 ) -> None:
+    world_size = 3
     rows = {split: training.rows(digits[split], 0, 12 * world_size) for split in ("train", "test")}
     torch.save(rows, tmp_path / "digits.pt")
-    ranks.start(ranks.resume, str(tmp_path), world_size, model, world_size=world_size)
+    ranks.start(ranks.resume, str(tmp_path), world_size, settings, after, world_size=world_size)
     every = [torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True) for rank in range(world_size)]
     for found in every:
         differing = [name for name, weight in found["whole"].items() if not torch.equal(weight, found["resumed"][name])]
         assert not differing, f"{len(differing)} of {len(found['whole'])} tensors differ"
     dropped = {tuple(found["dropped"].flatten().tolist()) for found in every}
-    assert len(dropped) == (world_size if model == "drawing" else 1), "each rank drops pixels of its own"
+    assert len(dropped) == (world_size if settings["model"] == "drawing" else 1), "each rank drops pixels of its own"

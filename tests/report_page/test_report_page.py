@@ -374,4 +374,4 @@ def test_data_section_has_the_rows_of_each_class_and_slices_name_the_worse_ones(
     worse = "camera Canon EOS 5D: accuracy 0.4750 of 40 rows, others of the same classes 1.0000 (corrected p below"
     assert f"Significantly worse (p ≤ 0.05): {worse}" in page.text
     assert "camera none 400 1.0000 0.99 to 1.00 0.4750 1.0000" in page.text
-    assert "Not compared: folder (1 more, 1 rows in all)." in page.text
+    assert "A slice has at least 20 rows" in page.text
