@@ -2,7 +2,6 @@
 
 import hashlib
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -54,20 +53,6 @@ def test_a_listed_file_is_fetched_only_as_it_was_committed(root: Root, tmp_path:
     files.remove(uri.child("file"))
     with pytest.raises(Damaged, match="file is damaged: it is missing"):
         manifest.fetch_file(uri, listed, tmp_path / "third")
-
-
-def test_a_file_from_another_disk_is_copied(tmp_path: Path) -> None:
-    elsewhere = Path("/dev/shm")
-    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("there is one disk only")
-    folder = elsewhere / tmp_path.name
-    folder.mkdir()
-    try:
-        path, content = written(folder, 1000)
-        files.put(URI(f"{tmp_path}/file"), path)
-    finally:
-        shutil.rmtree(folder)
-    assert (tmp_path / "file").read_bytes() == content
 
 
 def test_a_file_that_is_overwritten_while_it_is_read_is_refused(s3: Server, tmp_path: Path) -> None:

@@ -48,24 +48,14 @@ def test_each_place_has_one_form(value: str, canonical: str) -> None:
         ("s3:///key", "needs a bucket name"),
         ("s3://Bucket/key", "needs a bucket name.*'s3://Bucket/key'"),
         ("s3://bucket/key?versionId=1", "no query or fragment"),
+        ("s3://AKIA:hidden/hidden+hidden@bucket/key", "a URI must"),
+        ("s3://hidden@bucket/key", "a URI must"),
+        ("http://user:hidden@host/key?X-Amz-Signature=hidden", "a URI must"),
         ("file:///data#part", "no query or fragment"),
     ],
 )
-def test_what_is_no_uri_is_refused(value: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        URI(value)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "s3://AKIA:hidden/hidden+hidden@bucket/key",
-        "s3://hidden@bucket/key",
-        "http://user:hidden@host/key?X-Amz-Signature=hidden",
-    ],
-)
-def test_refusal_shows_no_credentials(value: str) -> None:
-    with pytest.raises(ValueError, match="a URI must") as caught:
+def test_what_is_no_uri_is_refused_without_its_credentials(value: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         URI(value)
     assert "hidden" not in str(caught.value)
 
@@ -112,18 +102,9 @@ def test_child_lies_below_its_parent_whatever_its_characters() -> None:
         child = URI(parent).child("a #1/what?.png")
         assert (child, child.is_s3) == (f"{parent.rstrip('/')}/a #1/what?.png", parent.startswith("s3"))
         assert (child.name, child.parent.name) == ("what?.png", "a #1")
+    assert URI("s3://bucket/checkpoints/mnist-resnet18-0123456789ab").fingerprint == "0123456789ab"
     with pytest.raises(ValueError, match="must not contain"):
         URI("s3://bucket/prefix").child("a/../../other")
-
-
-def test_name_and_fingerprint_are_the_end_of_the_path() -> None:
-    uri = URI("s3://bucket/checkpoints/mnist-resnet18-0123456789ab")
-    assert (uri.name, uri.fingerprint) == ("mnist-resnet18-0123456789ab", "0123456789ab")
-
-
-def test_pickle_keeps_the_type() -> None:
-    uri = CheckpointURI("s3://bucket/a")
-    assert type(pickle.loads(pickle.dumps(uri))) is CheckpointURI
 
 
 def test_typed_root_is_taken_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,11 +144,6 @@ def test_a_model_of_pydantic_has_uris_of_the_declared_type_and_writes_them_as_te
     assert spec.model_dump_json() == '{"model":"/a/b","others":{"x":"s3://bucket/c"}}'
     assert Spec.model_validate(spec.model_dump()) == spec
     assert type(Spec.model_validate({"model": Root("/a"), "others": {}}).model) is CheckpointURI
-
-
-def test_a_model_of_pydantic_refuses_what_is_no_uri_without_giving_credentials_away() -> None:
-    with pytest.raises(
-        ValidationError, match="a URI must not contain credentials, got 's3://\\*\\*\\*@bucket'"
-    ) as caught:
+    assert type(pickle.loads(pickle.dumps(spec.model))) is CheckpointURI
+    with pytest.raises(ValidationError, match=r"got 's3://\*\*\*@bucket'"):
         Spec.model_validate({"model": None, "others": {"x": "s3://key:secret@bucket"}})
-    assert "secret" not in caught.value.errors()[0]["msg"]
