@@ -24,7 +24,7 @@ from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import sources
-from tasks.orchestration.prefect_options import Cores, Duration, Name, RecipeName, Settings, Workers, flow_options
+from tasks.orchestration.prefect_options import flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
 from tasks.planning.data_option import default_recipe
@@ -40,18 +40,18 @@ from tasks.train import train
 
 @flow(name="mnist", **flow_options)
 def mnist(
-    recipe: RecipeName = None,
+    recipe: str | None = None,
     storage: str | None = None,
     mirror: list[str] | None = None,
     data: str | None = None,
-    workers: Workers = None,
-    cores: Cores = None,
-    settings: Settings = None,
-    register_as: Name = None,
+    workers: int | None = None,
+    cores: int | None = None,
+    settings: dict[str, Any] | None = None,
+    register_as: str | None = None,
     judge_only: bool = False,
     refresh: bool = False,
-    stage_timeout: Duration = "24h",
-    stall_timeout: Duration = "10m",
+    stage_timeout: str = "24h",
+    stall_timeout: str = "10m",
 ) -> Any:
     """Train a model, evaluate it and promote it if it passes the gate; existing results are reused.
 

@@ -20,7 +20,7 @@ from flows.cli.options import PredictOptions
 from flows.cli.preflight import check_prediction
 from flows.server.flow_runs import planned, refused
 from tasks.ingest import ingest
-from tasks.orchestration.prefect_options import Cores, Duration, Workers, flow_options
+from tasks.orchestration.prefect_options import flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning.make_plan import default_storage
@@ -36,9 +36,9 @@ def predict(
     storage: str | None = None,
     split: str | None = None,
     min_confidence: float | None = None,
-    workers: Workers = None,
-    cores: Cores = None,
-    stage_timeout: Duration = "24h",
+    workers: int | None = None,
+    cores: int | None = None,
+    stage_timeout: str = "24h",
 ) -> Any:
     """Predict every row of a dataset, or every image of a folder, exactly once; existing predictions are reused.
 

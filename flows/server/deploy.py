@@ -38,10 +38,8 @@ def read() -> list[dict[str, Any]]:
         try:
             _check(entry)
         except ValueError as error:
-            from flows.server.flow_runs import in_parameters
-
             where = f"prefect.yaml: deployment {entry.get('name')!r} of {entry.get('entrypoint')}"
-            raise ValueError(f"{where}: {in_parameters(str(error))}") from None
+            raise ValueError(f"{where}: {error}") from None
     return list(entries)
 
 

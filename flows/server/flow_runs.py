@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,6 @@ from prefect.runtime import deployment
 from prefect.states import Failed
 
 from tasks.orchestration.prefect_options import flow_options
-
-_OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
-_PARAMETERS = {"set": "settings"}
-"""Parameters whose names differ from those of the command line's options."""
 
 
 def planned(flow: Flow[..., Any], run: Callable[[], Any]) -> Flow[..., Any]:
@@ -33,9 +28,4 @@ def refused(error: ValueError) -> State[Any]:
         raise error
     # The state says it all; Prefect's engine would add the traceback of its own exception.
     logging.getLogger("prefect.flow_runs").addFilter(lambda record: record.exc_info is None)
-    return Failed(message=in_parameters(str(error)))
-
-
-def in_parameters(text: str) -> str:
-    """Replace the names of command-line options in `text` by those of the deployment's parameters."""
-    return _OPTION.sub(lambda option: _PARAMETERS.get(option[1], option[1].replace("-", "_")), text)
+    return Failed(message=str(error))

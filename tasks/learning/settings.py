@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from pydantic.config import JsonDict
 
 from tasks.learning import user_code
@@ -85,12 +85,6 @@ def _group(values: dict[str, Any], groups: Iterable[str]) -> dict[str, Any]:
 def field_meant(name: str) -> str:
     """Return the field that `name` is or may stand for; empty if there is none."""
     return _SHORT.get(name) or next(iter(difflib.get_close_matches(name, _settings(), n=1)), "")
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of the settings that `override` takes as a mapping."""
-    fields = {name: TypeAdapter(setting.type).json_schema() for name, setting in _settings().items()}
-    return {"type": "object", "properties": fields, "additionalProperties": False}
 
 
 def names() -> list[str]:

@@ -1,38 +1,13 @@
-"""Prefect options of all tasks and flows: no caching (storage shows what is done), no pickling, readable run names.
-
-The types of a deployment's parameters add only schema, with which Prefect's server validates and its UI builds a form.
-Values are checked where they are used, with the same messages for every way to start the flow. The title of an
-alternative is its button in the form; an error describes the alternative whose type fits.
-"""
+"""Prefect options of all tasks and flows: no caching (storage shows what is done), no pickling, readable run names."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
-from pydantic import Field
 
 from storage.producer import user
 from storage.uri import redact
-from tasks.learning import recipes
-from tasks.planning.durations import PATTERN
-
-# Only the first alternative has a type, so that an error lists the recipes. The type is a list, because otherwise the
-# form returns to this alternative with each character typed into the other. The parameter's own type rejects numbers.
-_KNOWN = {"title": "of the project", "type": ["string", "null"], "enum": recipes.known()}
-_OUTSIDE = {"title": "of a file", "pattern": r".:[A-Za-z_][A-Za-z0-9_]*$"}
-
-RecipeName = Annotated[str | None, Field(json_schema_extra={"type": ["string", "null"], "anyOf": [_KNOWN, _OUTSIDE]})]
-"""A recipe of the project, `path.py:function`, `folder:function`, or None for that of the flow's data set."""
-_Count = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 0})]
-Workers = _Count | None
-"""Number of workers; None: chosen by GPUs and batch."""
-Cores = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 1})] | None
-"""Number of the machine's cores; None: all."""
-Settings = Annotated[dict[str, Any], Field(json_schema_extra=recipes.schema() | {"title": "fields"})] | None
-Name = Annotated[str, Field(json_schema_extra={"title": "name", "pattern": r"^([a-z0-9][a-z0-9-]{0,63})?$"})] | None
-Duration = Annotated[str, Field(json_schema_extra={"pattern": PATTERN})]
-"""A number with a unit: `30s`, `10m`, `2h` or `1d`."""
 
 
 def run_name() -> str:

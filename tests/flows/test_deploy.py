@@ -24,7 +24,7 @@ from tests.runs import CHECKOUT
         ({"parameters": {"recipe": "nosuch"}}, "recipe .*mnist-resnet18.* 'nosuch'"),
         ({"parameters": {"recipes": "mnist"}}, "parameters: 'recipes' is not one of .*recipe, "),
         ({"parameters": {"workers": -1}}, "workers must be >= 0"),
-        ({"parameters": {"stage_timeout": "5"}}, "stage_timeout must be a number with a unit"),
+        ({"parameters": {"stage_timeout": "5"}}, "--stage-timeout must be a number with a unit"),
         ({"schedules": [{"cron": "0 3 * * *", "parameters": {"epochs": 1}}]}, "'epochs' is not one of"),
         ({"entrypoint": "flows/predict.py:predict", "parameters": {"modell": "x"}}, "'modell' is not one of .*model, "),
     ],

@@ -13,7 +13,7 @@ from tasks.learning import settings, user_code
 from tasks.learning.augment_settings import FileAugment, PixelAugment
 from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
 from tasks.learning.recipe import SGD, AdamW, Data, Gate, Own, Recipe, Resources, Split, Training, flat, from_dict
-from tasks.learning.settings import field_meant, override, schema
+from tasks.learning.settings import field_meant, names, override
 
 __all__ = [
     "SGD",
@@ -37,9 +37,9 @@ __all__ = [
     "from_dict",
     "known",
     "load",
+    "names",
     "override",
     "own",
-    "schema",
 ]
 
 
