@@ -25,19 +25,12 @@ task_options: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": Fals
 
 
 def name_run(parameters: Mapping[str, Any]) -> str:
-    """Name a run by its `parameters`, valid or not: recipe, data and changed settings, or model and dataset."""
-    if "recipe" not in parameters:
-        words = [_last(parameters.get("model")), "on", _last(parameters.get("data")), parameters.get("split")]
-    else:
-        words = [_last(parameters["recipe"])]
-        words += ["on", _last(parameters["data"])] if parameters.get("data") else []
-        settings = parameters.get("settings")
-        words += [f"{field}={value}" for field, value in settings.items()] if isinstance(settings, Mapping) else []
-        words += [f"register_as={parameters['register_as']}"] if parameters.get("register_as") else []
-        words += ["refresh"] if parameters.get("refresh") else []
-    if parameters.get("workers") is not None:
-        words.append(f"workers={parameters['workers']}")
-    return " ".join(" ".join(str(word) for word in words if word).split())[:200]  # a setting may be any text
+    """Name a run by its `parameters`, valid or not: recipe or model, data, and changed settings."""
+    words = [_last(parameters["recipe"] if "recipe" in parameters else parameters.get("model"))]
+    words += ["on", _last(parameters["data"])] if parameters.get("data") else []
+    settings = parameters.get("settings")
+    words += [f"{field}={value}" for field, value in settings.items()] if isinstance(settings, Mapping) else []
+    return " ".join(" ".join(words).split())[:200]  # a setting may be any text
 
 
 def _last(place: str | None) -> str:
