@@ -131,6 +131,7 @@ def test_parquet_is_predicted_with_labels_or_without(
     assert [None if np.isnan(label) else label for label in rows["label"].astype(float)] == labels
     assert set(rows["file"]) == {"photos.parquet"} and list(rows["row"]) == [0, 1, 2]
     assert list(rows["class_name"].isna()) == [False, True, False]
+    assert set(rows["sha256"]) == {hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def test_pictures_on_s3_and_single_ones_are_listed_with_their_checksums(root: Root) -> None:

@@ -13,7 +13,6 @@ from storage import files, manifest
 from storage.manifest import Damaged
 from storage.uri import PredictionsURI
 from tasks.orchestration.summary import summarize_prediction
-from tests.image_folder import encoded
 from tests.planning.conftest import NAMES
 from tests.planning.test_new_images import CONTENTS, folder, predicted, request, rows_of
 
@@ -87,15 +86,3 @@ def test_below_min_confidence_the_class_alone_is_empty_and_counted(
     console.show(summary)
     assert "no class       2 rows below --min-confidence\n" in capsys.readouterr().out
     files.remove(found)
-
-
-def test_one_row_of_parquet_leads_back_to_its_file_and_is_in_the_table(models: Path, tmp_path: Path) -> None:
-    path = tmp_path / "more" / "photos.parquet"
-    path.parent.mkdir()
-    pd.DataFrame({"image": [encoded(0, 0), b"broken", encoded(2, 2)]}).to_parquet(path)
-    found = PredictionsURI(predicted(request(models, path)))
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    write_csv(found, tmp_path / "table.csv")
-    _, _, broken, last = (tmp_path / "table.csv").read_text().splitlines()
-    assert broken.startswith('photos.parquet,1,,,,"1 of 3 images could not be read: not an image in a supported format')
-    assert last.startswith("photos.parquet,2,,") and last.endswith(f",2,{digest}")

@@ -1,10 +1,9 @@
-"""An audit names the images with a wrong label, by file; it can be killed, and is found when it is done."""
+"""An audit names the images with a wrong label, by file, and is found when it is done."""
 
 import contextlib
 import csv
 import io
 import json
-import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from tasks.auditing.rows import Fold
 from tasks.jobs import row_digests
 from tasks.learning import recipes, sources
 from tests.image_folder import encoded
-from tests.runs import Run, find, options_of
+from tests.runs import options_of
 from tests.s3 import Server
 
 CLASSES = ("across", "down", "plain")
@@ -186,20 +185,3 @@ def test_invalid_request_is_refused_in_one_line(
     assert app.main(words=words(place / "images", place / "root", *more)) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("error: ") and says in line
-
-
-@pytest.mark.slow
-def test_audit_that_is_killed_three_times_gives_the_same_bytes(place: Path, tmp_path: Path) -> None:
-    given = words(place / "images", tmp_path / "killed")
-    draw = random.Random(3)
-    for count in sorted(draw.sample(range(2, 11), 3)):  # of 11 results in all
-
-        def is_time(count: int = count) -> bool:
-            return len(find(tmp_path / "killed", "**/_manifest.json")) >= count
-
-        Run(*given, folder=tmp_path / "runs", script="__main__.py").kill_when(is_time)
-    ended = Run(*given, folder=tmp_path / "runs", script="__main__.py").result()
-    whole = Run(*words(place / "images", tmp_path / "whole"), folder=tmp_path / "runs", script="__main__.py").result()
-    assert ended["suspects"] == whole["suspects"]
-    made, other = (manifest.load(URI(document["uris"]["audit"])) for document in (ended, whole))
-    assert made.content == other.content

@@ -73,7 +73,6 @@ def scene(tmp_path: Path) -> Scene:
     ("runtime", "author"),
     [
         ({}, "ada"),
-        ({"FLOW_RUN__ID": "1", "FLOW_RUN__NAME": "cifar10-vit epochs=3"}, "ada, run cifar10-vit epochs=3"),
         (
             {
                 "FLOW_RUN__ID": "1",
@@ -85,7 +84,7 @@ def scene(tmp_path: Path) -> Scene:
             "deployment cifar10/train, run cifar10-vit epochs=3",
         ),
     ],
-    ids=["no run", "command line", "deployment"],
+    ids=["no run", "deployment"],
 )
 def test_a_decision_says_when_and_by_whom_it_was_made(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, runtime: dict[str, str], author: str
