@@ -50,7 +50,7 @@ REQUESTS = [
     Bad("run --set lr=1e-3", "--set ... 'lr' ... did you mean 'learning_rate'"),
     Bad("run --lr=1e-3", "--lr (did you mean --set learning_rate=...?)"),
     Bad("run --set epochs=2 --set epochs=3", "--set ... epochs ... twice ... '2' and '3'"),
-    Bad("run --set epochs=0", "--set ... epochs ... >= 1 ... 0"),
+    Bad("run --set epochs=0", "--set ... epochs ... equal to 1 ... 0"),
     Bad("run --set max_shift=28", "max_shift ... < 28 ... mnist ... 28"),
     Bad("run --set start=champion", "start=champion ... no champion of 'mnist-sample'"),
     Bad(
