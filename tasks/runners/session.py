@@ -2,19 +2,24 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from contextvars import ContextVar
+from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from storage import manifest
-from storage.uri import redact
 from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import logger
-from tasks.resources import capacity, machine_lock
+from tasks.resources import capacity
 from tasks.resources.scaling import Workers
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.runner import InProcessRunner, Runner
 
+_POLL_S = 0.5
+"""Seconds between two attempts to get the machine's lock."""
 _early: ContextVar[LocalRunner | None] = ContextVar("early", default=None)
 """The local Ray that `starting` started, for all sessions inside it."""
 
@@ -55,7 +60,11 @@ def session(*, wanted: bool, workers: Workers) -> Iterator[Runner]:
 
 
 class LockingRunner:
-    """Runner on this machine: its first job waits for the machine's lock, which the run then keeps."""
+    """Runner on this machine: its first job waits for the machine's lock, which the run then keeps.
+
+    The lock only saves time: two runs of one user that compute at once are slow and harm nothing. The kernel releases
+    it, however the process ends.
+    """
 
     def __init__(self, runner: Runner, locks: contextlib.ExitStack) -> None:
         self.runner = runner
@@ -66,18 +75,19 @@ class LockingRunner:
         """Run the job as `Runner` says, unless another run has made its result during the wait for the lock."""
         if not self._has_lock:
             self._has_lock = True
-            self._lock(spec)
+            self._lock()
             if manifest.is_committed(spec.target):
                 return
         self.runner.run(stage, spec)
 
-    def _lock(self, spec: JobSpec) -> None:
-        from prefect.runtime import flow_run
-
-        name = f"run {flow_run.name}" if flow_run.id else "a run"
-        owner = f"{name} (pid {os.getpid()}, {spec.target.name} in {redact(spec.storage)})"
-        waiting = "waiting: %s is computing on this machine"
+    def _lock(self) -> None:
+        path = Path(tempfile.gettempdir(), f"data-to-model-{os.geteuid()}.lock")
+        lock = FileLock(path, thread_local=False)
         try:
-            self._locks.enter_context(machine_lock.held(owner, on_wait=lambda other: logger().info(waiting, other)))
+            try:
+                self._locks.enter_context(lock.acquire(blocking=False))
+            except Timeout:
+                logger().info("waiting: another run is computing on this machine; `fuser %s` shows its process", path)
+                self._locks.enter_context(lock.acquire(poll_interval=_POLL_S))
         except OSError as error:
             logger().warning("runs on this machine do not take turns: %s", error)

@@ -1,7 +1,6 @@
 """Stages without Ray: the same bytes, checkpoints from which a run resumes, and the error messages of jobs."""
 
 import os
-import re
 import shutil
 import sys
 import threading
@@ -105,25 +104,6 @@ def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: Datas
         run(spec)
 
 
-def test_memory_that_does_not_suffice_is_permanent_and_any_other_error_is_not(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = raw.to_train(Root(str(tmp_path)), prepared)
-    for error, kind, told in (
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), JobRefused, "OutOfMemoryError: DefaultCPU"),
-        (torch.OutOfMemoryError("CUDA out of memory"), JobRefused, "OutOfMemoryError: CUDA out of memory"),
-        (RuntimeError("something else"), JobFailed, "RuntimeError: something else"),
-    ):
-
-        def fails(*_: Any, error: Exception = error, **__: Any) -> None:
-            raise error
-
-        monkeypatch.setattr(train_loop, "model_of", fails)
-        with pytest.raises(kind, match=f"^{told}") as caught:
-            run(spec)
-        assert type(caught.value) is kind
-
-
 def test_a_deadline_ends_training_where_it_is(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,23 +130,6 @@ def test_a_breakpoint_in_the_model_is_reached_in_the_process_of_the_flow(
     monkeypatch.setattr(Classifier, "forward", forward)
     run(raw.to_train(Root(str(tmp_path)), prepared, epochs=1))
     assert set(reached) == {(os.getpid(), True, sys.stdout)}
-
-
-def test_every_epochs_line_has_its_figures_and_for_what_it_waited(
-    prepared: DatasetURI, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO"):
-        spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=3)
-        run(spec)
-    best: Any = None
-    waited = r"\(waited [\d.]+ s for data, [\d.]+ s for checkpoints\)"
-    for row in manifest.load(spec.target).statistics["history"]:
-        best = min(row, best or row, key=lambda each: each["validation_loss"])
-        figures = [f"{row[f'{name}_{what}']:.4f}" for name in ("train", "validation") for what in ("loss", "accuracy")]
-        words = "train loss {}, accuracy {}; validation loss {}, accuracy {}; ".format(*figures)
-        ending = "" if best is row else f": epoch {best['epoch']:.0f}"
-        line = rf"epoch {row['epoch']:.0f}/3: {words}[\d,]+ images/s, [\d.]+ s {waited}; best so far{ending}"
-        assert len([said for said in caplog.messages if re.fullmatch(line, said)]) == 1, caplog.messages
 
 
 def test_an_attempt_that_trained_on_other_bytes_is_refused_with_the_next_step(

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.learning import recipes, user_code
+from tasks.learning import user_code
 from tasks.learning.modeling import Classifier, ModelSpec
 from tasks.learning.user_code import UserCodeError
 
 RECIPE = """
 from torch import nn
 from torch.distributed import DistBackendError
-
-from tasks.learning.recipes import Data, Recipe, Training, own
 
 
 class Network(nn.Module):
@@ -30,11 +28,6 @@ class Network(nn.Module):
 
 def network(*, image_shape, num_classes):
     return Network()
-
-
-def failing():
-    settings = {}
-    return Recipe(name="mine", data=Data(source="mnist"), model=settings["model"], training=Training(epochs=3))
 
 
 def raises(error):
@@ -79,7 +72,7 @@ def test_error_in_a_model_shows_its_line_and_keeps_the_traceback(user_module: An
     error = error_of(predict, user_code.reference(user_module.network))
     message, *lines = str(error).splitlines()
     assert message.startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x16 and 10x2)")
-    assert lines == [f"  {tmp_path}/my_recipe.py, line 14, in forward", "    return self.head(images.flatten(1))"]
+    assert lines == [f"  {tmp_path}/my_recipe.py, line 12, in forward", "    return self.head(images.flatten(1))"]
     assert "torch/nn/modules/linear.py" in error.trace
     unpickled = pickle.loads(pickle.dumps(error))  # as Ray sends it
     assert (str(unpickled), unpickled.trace) == (str(error), error.trace)
@@ -105,8 +98,3 @@ def test_errors_of_memory_peers_and_this_project_or_outside_the_users_file_pass(
         assert caught.value is error
     with pytest.raises(FileNotFoundError), user_code.wrap_user_errors():
         Path("/nowhere/at/all").read_bytes()
-
-
-def test_recipe_that_fails_names_its_line(user_module: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"failed: KeyError: 'model' \(line 23: return Recipe\(name=.*\)$"):
-        recipes.load(f"{tmp_path}/my_recipe.py:failing")

@@ -128,13 +128,6 @@ def test_a_job_is_stopped_if_its_run_is_cancelled_while_it_is_submitted(
     assert cluster.stopped == list(cluster.jobs) and len(cluster.jobs) == 1
 
 
-def test_the_error_of_the_deadline_says_how_long_it_was_and_how_to_change_it(cluster: Cluster, spec: JobSpec) -> None:
-    cluster.lengths = itertools.repeat(3)
-    message = "job train-.* is not done within -40 s; use a longer --stage-timeout"
-    with pytest.raises(DeadlineExceeded, match=message):
-        ClusterRunner(ADDRESS).run("train", spec.model_copy(update={"deadline_s": -40.0}))
-
-
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize(
     ("error", "is_cancelled", "is_stopped"),
