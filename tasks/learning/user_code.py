@@ -109,6 +109,10 @@ def _digest_of(contents: Mapping[str, bytes], path: Path) -> str:
 
 def _imported(path: Path, contents: dict[str, bytes], *, name: str) -> _Code:
     is_file = path.suffix == ".py"
+    for relative, content in contents.items():  # kept for tracebacks: a file may change later
+        if relative.endswith(".py"):
+            file = str(path if is_file else path / relative)
+            linecache.cache[file] = (len(content), None, content.decode(errors="replace").splitlines(True), file)
     importlib.invalidate_caches()
     spec = importlib.util.spec_from_file_location(
         name, path if is_file else path / _MAIN, submodule_search_locations=None if is_file else [str(path)]

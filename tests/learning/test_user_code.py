@@ -165,7 +165,7 @@ def test_a_model_whose_file_is_not_here_is_refused_with_what_to_do(file: Path) -
         ),
         ("{folder}/full:recipe", "--recipe: {folder}/full contains results of runs; use a --storage outside"),
         ("{file}:network", "--recipe: {file}:network() failed: TypeError: "),
-        ("{file}:failing", "--recipe: {file}:failing() failed: KeyError: 'x' (line 32: raise KeyError"),
+        ("{file}:failing", "--recipe: {file}:failing() failed: KeyError: 'x' (line 29: raise KeyError"),
         ("{file}:wrong", "--recipe: {file}:wrong() failed: ValueError: model must be a function that returns"),
         ("{file}:other", "--recipe: {file}:other() failed: ValueError: own() takes a function, class or object"),
     ],
