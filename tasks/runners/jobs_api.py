@@ -1,19 +1,16 @@
-"""Ray's Jobs API: a client, short jobs, and the environment of jobs."""
+"""Ray's Jobs API: a client, and the environment of jobs."""
 
 import contextlib
-import json
 import logging
 import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.s3 import ENDPOINTS
-from storage.uri import redact, redact_text
 from tasks.jobs import dashboard
 
 if TYPE_CHECKING:
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
 
 CODE = Path(__file__).resolve().parents[2]
 """Folder of the packages `tasks` and `storage`."""
-_POLL_S = 0.2
-"""Seconds between two questions about a short job."""
 JOB_ENV = {
     # The default of 2 s costs a small run more than its own work takes; each check interrupts the training.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
@@ -55,33 +50,6 @@ def connect(address: str) -> "JobSubmissionClient":
     for name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # they log every package that is uploaded with a job
         logging.getLogger(name).setLevel(logging.WARNING)
     return Client(address)
-
-
-def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float) -> Any:
-    """Run a short job on the cluster, for `limit_s` at most; return the JSON that it prints after `marker`.
-
-    Raises `ValueError` if the cluster takes no jobs, or the job prints no such line.
-    """
-    try:
-        client = connect(address)
-        with job_runtime_env() as runtime_env:
-            job = client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env)
-        deadline = time.monotonic() + limit_s
-        while not (status := client.get_job_status(job)).is_terminal() and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        log = client.get_job_logs(job)
-        if not status.is_terminal():
-            client.stop_job(job)
-    except Exception as error:
-        reason = redact_text(" ".join(str(error).split()))
-        where = f"RAY_ADDRESS={redact(address)}"
-        raise ValueError(f"{where}: the cluster did not accept a job: {reason}; check its head's logs") from error
-    lines = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
-    for line in lines:
-        if marker in line:
-            return json.loads(line.partition(marker)[2])
-    where = f"RAY_ADDRESS={redact(address)}"
-    raise ValueError(f"{where}: a job cannot run there ({status}): {lines[-1].strip()}; see docs/cluster.md")
 
 
 @contextlib.contextmanager

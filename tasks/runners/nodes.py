@@ -9,6 +9,7 @@ import json
 import platform
 import shlex
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ _ASKED = "asked"
 """File that the run puts into the folder, for the nodes to find."""
 _LIMIT_S, _NODE_LIMIT_S = 90, 30
 """Timeouts, in seconds: of the whole check, and of the answer of one node."""
+_POLL_S = 0.2
+"""Seconds between two questions about the job."""
 _Versions = Mapping[str, str | None]
 
 
@@ -55,16 +58,35 @@ def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
 
 @functools.cache
 def _answers(address: str, root: Root) -> tuple[int, list[str]]:
-    """Ask every live node about itself, once per process; remove all probes afterwards."""
-    folder = root.child(f"_probe-{uuid.uuid4().hex}")
+    """Ask every live node about itself by a short job, once per process; return how many there are and their problems.
+
+    Raises `ValueError` if the cluster takes no jobs, or the job prints no answer.
+    """
+    folder, where = root.child(f"_probe-{uuid.uuid4().hex}"), f"RAY_ADDRESS={redact(address)}"
     files.put(folder.child(_ASKED), b"asked", mode="create")
-    command = f"exec python -m tasks.runners.nodes {shlex.quote(folder)} {shlex.quote(json.dumps(versions()))}"
-    name = f"nodes-{folder.fingerprint}"
+    entrypoint = f"exec python -m tasks.runners.nodes {shlex.quote(folder)} {shlex.quote(json.dumps(versions()))}"
     try:
-        answer = jobs_api.ask(address, command, marker=_NODES, name=name, limit_s=_LIMIT_S)
-        return answer["nodes"], answer["problems"]
+        client = jobs_api.connect(address)
+        with jobs_api.job_runtime_env() as runtime_env:
+            name = f"nodes-{folder.fingerprint}"
+            job = client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env)
+        deadline = time.monotonic() + _LIMIT_S
+        while not (status := client.get_job_status(job)).is_terminal() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        log = client.get_job_logs(job)
+        if not status.is_terminal():
+            client.stop_job(job)
+    except Exception as error:
+        reason = redact_text(" ".join(str(error).split()))
+        raise ValueError(f"{where}: the cluster did not accept a job: {reason}; check its head's logs") from error
     finally:
         files.remove(folder)
+    lines = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
+    for line in lines:
+        if _NODES in line:
+            answer = json.loads(line.partition(_NODES)[2])
+            return answer["nodes"], answer["problems"]
+    raise ValueError(f"{where}: a job cannot run there ({status}): {lines[-1].strip()}; see docs/cluster.md")
 
 
 def versions() -> dict[str, str | None]:

@@ -53,22 +53,12 @@ def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatte
     assert _followed(log, caplog, level=logging.WARNING) == [f"{_WORKER} /code/my_model.py:3: UserWarning: odd"]
 
 
-def test_every_line_that_a_user_prints_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    printed = [
-        "Tip: use more data",
-        "state: world_rank=0",
-        "\tINFO my model",
-        "Progress bars disabled",
-        "",
-        "  warnings.warn",
-    ]
-    printed += ["Reporting training result", "see core_worker.cc: it aborts", "Checkpoint successfully created: mine"]
-    printed += ["[State Transition] A -> B", "Setting up process group", "docs: site-packages/x.py Warning: old"]
-    assert _followed("".join(f"{line}\n" for line in printed), caplog) == printed
-    caplog.clear()
-    assert _followed("".join(f"{_WORKER} {line}\n" for line in printed), caplog) == [
-        f"{_WORKER} {line}" for line in printed
-    ]
+@pytest.mark.parametrize("prefix", ["", f"{_WORKER} "])
+def test_every_line_that_a_user_prints_is_told(caplog: pytest.LogCaptureFixture, prefix: str) -> None:
+    printed = ["Tip: use more data", "state: world_rank=0", "\tINFO my model", "Progress bars disabled", "", "  warn"]
+    printed += ["Reporting training result", "see core_worker.cc: it aborts", "docs: site-packages/x.py Warning: old"]
+    lines = [f"{prefix}{line}" for line in printed]
+    assert _followed("".join(f"{line}\n" for line in lines), caplog) == lines
 
 
 def test_what_ray_says_of_itself_is_chatter(caplog: pytest.LogCaptureFixture) -> None:
