@@ -88,8 +88,6 @@ def gather(
     raw = manifest.load(raw_uri)
     evaluated = read_evaluation(evaluation)
     classes = images.classes_of(prepared.columns["metadata"])
-    downloaded = _files(raw_uri, raw)
-    results = {"download": downloaded, "ingest": raw, "preprocess": prepared, "train": trained, "predict": predicted}
     steps: list[tuple[str, URI, Manifest | None]] = [
         ("Raw dataset", raw_uri, raw),
         ("Prepared dataset", prepared_uri, prepared),
@@ -98,7 +96,7 @@ def gather(
         ("Evaluation", evaluation, manifest.load(evaluation)),
     ]
     if "files" in raw.parents:
-        steps.insert(0, ("Downloaded files", raw.parent("files", of=raw_uri), downloaded))
+        steps.insert(0, ("Downloaded files", raw.parent("files", of=raw_uri), None))
     for role in {"initial", "weights"} & trained.parents.keys():
         steps.insert(-3, ("Initial weights", trained.parent(role, of=checkpoint), None))
     target = report_of(evaluation, decision, register_as=parameters.register_as)
@@ -121,7 +119,6 @@ def gather(
         data_problems=tuple(find_data_problems(raw, prepared)),
         slices=evaluated.get("slices"),
         lineage=tuple(_lineage(steps, raw, target, decision)),
-        timings=[(maker, result.statistics["seconds"]) for maker, result in results.items() if result],
         parameters=parameters.values | _resolved(trained),
         command=parameters.command,
         producer=trained.producer,
@@ -140,14 +137,6 @@ def against_champion(
         return {"against": diff(Results.of(champion), Results.of(evaluation))}
     except (FileNotFoundError, manifest.Damaged) as error:
         return {"against_note": f"The champion before cannot be compared: {error}."}
-
-
-def _files(uri: DatasetURI, raw: Manifest) -> Manifest | None:
-    """Load the manifest of the downloaded files of `raw`, the manifest of `uri`; None if they no longer exist."""
-    try:
-        return manifest.load(raw.parent("files", of=uri))
-    except (KeyError, FileNotFoundError, manifest.Damaged):
-        return None
 
 
 def _resolved(trained: Manifest) -> dict[str, object]:

@@ -88,8 +88,6 @@ class ReportData:
     """Per `confidence` from 0 to 0.99: the `rows` with at least this one, and how many of them are `right`."""
     lineage: tuple[LineageStep, ...]
     """From the raw files to the report, in order."""
-    timings: list[tuple[str, float]]
-    """Stages in order, with the seconds that each took."""
     parameters: dict[str, Any]
     """All fields of the recipe, the number of workers and the resolved values."""
     command: str

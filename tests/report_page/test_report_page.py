@@ -68,7 +68,6 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         coverage=metrics.coverage(is_right, confidence),
         mistakes=fake_pictures(generator, classes, channels=channels),
         lineage=fake_lineage(),
-        timings=[("download", 4.2), ("preprocess", 6.9), ("train", 83.4), ("predict", 8.1), ("evaluate", 0.7)],
         parameters={"name": "mnist-resnet18", "epochs": num_epochs, "learning_rate": 0.002, "precision": "auto"},
         command="python flows/pipeline.py --storage s3://models/mnist --workers 2 --set epochs=5",
         producer={"data-to-model": "0.1.0", "ray": "2.50.0", "torch": "2.9.0", "git": None},
@@ -313,7 +312,7 @@ def test_hostile_names_are_escaped() -> None:
     html = render(
         dataclasses.replace(
             data, recipe_name=HOSTILE, data_set=HOSTILE, command=HOSTILE,
-            sample_notice=HOSTILE, lineage=(step,), timings=[(HOSTILE, 1.0)], parameters={HOSTILE: HOSTILE},
+            sample_notice=HOSTILE, lineage=(step,), parameters={HOSTILE: HOSTILE},
             producer={HOSTILE: HOSTILE}, against=fake_against(HOSTILE), metrics=data.metrics | {HOSTILE: 1.0},
             data_problems=(DataProblem(summary=HOSTILE, details=(HOSTILE,)),),
         )

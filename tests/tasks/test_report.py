@@ -43,10 +43,11 @@ def test_lineage_has_dates_and_no_credentials_and_the_summary_shows_names_litera
     assert report_of(plan.evaluation, decision.model_copy(update={"decided": None, "author": None})) == target
     decision = decision.model_copy(update={"reason": "new class <img src=x>, gone class a|b *c*"})
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
-    _, *made, report = data.lineage
+    _, files, *made, report = data.lineage
+    assert (files.title, files.uri) == ("Downloaded files", plan.files)
     assert [step.facts[0][0] for step in made] == ["created (UTC)"] * len(made) != []
     assert report.facts[0] == ("created (UTC)", decided.strftime("%Y-%m-%d %H:%M"))
-    assert (made[4].title, made[4].uri) == ("Predictions", plan.predictions)
+    assert (made[3].title, made[3].uri) == ("Predictions", plan.predictions)
     for shown in (str(data.lineage), str(summarize(plan, plan.files, [], decision, target))):
         assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown
     assert r"new class \<img src\=x\>\, gone class a\|b \*c\*." in "\n".join(artifacts._summary(data))
