@@ -94,15 +94,6 @@ def promotion_stack(history: Sequence[Decision]) -> list[Decision]:
     return stack
 
 
-def last_champion_change(history: Sequence[Decision]) -> Decision | None:
-    """Return the decision, possibly a rollback, since which the current champion holds; none without a champion."""
-    change: Decision | None = None
-    for decision in history:
-        if change is None or decision.champion != change.champion:
-            change = decision
-    return change if change and change.champion else None
-
-
 def rollback(root: Root, name: str) -> Decision:
     """Restore the previous champion by one more decision, after verifying its bytes.
 

@@ -122,10 +122,6 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """Test rows that did not count, since a compared model was trained or validated on their images."""
     num_compared_before: int = 0
     """Other models that were compared with a champion on the same test rows before this decision."""
-    new_classes: tuple[str, ...] = ()
-    """Classes of the test rows that the champion does not know."""
-    gone_classes: tuple[str, ...] = ()
-    """Classes that the champion knows but the test rows lack."""
     decided: AwareDatetime | None = None
     author: str | None = None
     """User or deployment, and run, that decided."""

@@ -50,8 +50,7 @@ def write_evaluation(
     _check_rows(predictions, rows, tables.read_split(dataset, "test", columns=["id", "label"]).to_pandas())
     known = known_classes(predictions, predicted)
     there = images.classes_of(manifest.load(dataset).columns["metadata"])
-    new, gone = ([name for name in some if name not in others] for some, others in ((there, known), (known, there)))
-    classes = [*there, *gone]
+    classes = [*there, *(name for name in known if name not in there)]
     labels = rows["label"].to_numpy()
     probabilities = metrics.in_order(rows[[f"{COLUMN}{name}" for name in known]].to_numpy(), known, classes)
     answers = np.array([classes.index(name) for name in known])[rows["prediction"].to_numpy()]
@@ -79,8 +78,7 @@ def write_evaluation(
             for name, value in content.items()
         ],
         statistics={**summary, "notice": predicted.statistics.get("notice")}
-        | ({"worse_slices": slices.worse(compared)} if (compared := content["slices"]["slices"]) else {})
-        | ({"classes": {"new": new, "gone": gone}} if new or gone else {}),
+        | ({"worse_slices": slices.worse(compared)} if (compared := content["slices"]["slices"]) else {}),
     )
 
 

@@ -25,8 +25,8 @@ def history(
 ) -> int:
     """Print the current champions, or every decision about one registered model.
 
-    Without a name, prints one line for each registered model: the champion, since when, who
-    decided and why. With one, prints all its decisions, the latest last: promoted, rejected
+    Without a name, prints one line for each registered model: the champion, and when, by whom
+    and why it was promoted. With one, prints all its decisions, the latest last: promoted, rejected
     or rollback.
 
     Example:

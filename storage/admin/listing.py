@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from storage import champions, manifest
+from storage import champions, manifest, registry
 from storage.admin import catalog, format
 from storage.admin.catalog import SCRATCH, Folder
 from storage.decision import METRICS, Decision
@@ -89,7 +89,7 @@ def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]
     damaged = []
     for name in champions.registered_models(root):
         try:
-            changes[name] = champions.last_champion_change(champions.decisions(root, name))
+            changes[name] = next(reversed(champions.promotion_stack(registry.history(root, name))), None)
         except Damaged as error:
             damaged.append(str(error))
     return changes, damaged

@@ -70,7 +70,6 @@ def _row(folder: Folder) -> dict[str, Any]:
     metrics = decision.get("metrics", {}).get("challenger", {})
     return {
         "uri": folder.uri,
-        "page": next((folder.uri.child(file.path) for file in folder.manifest.files), folder.uri),
         "created": folder.created.isoformat(timespec="seconds"),
         "registered_model": recorded.get("registered_model"),
         "recipe": recorded.get("recipe"),

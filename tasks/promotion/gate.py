@@ -81,7 +81,6 @@ def judge(
     models = {"this model": checkpoint} | ({"the champion": champion} if champion not in (None, checkpoint) else {})
     compared = _read(evaluations, models, metric=gate["metric"])
     num_before = _num_compared(checkpoint, decisions, compared.test_rows)
-    new, gone = _other_classes(rival)
     is_good_enough, floor = _floor(compared, gate)
     if not is_good_enough:
         promoted, reason = False, floor
@@ -93,7 +92,6 @@ def judge(
         promoted, reason = True, f"it is already the champion, with {compared.shown()}"
     else:
         promoted, reason = _beside_champion(checkpoint, compared, rival, gate, num_before=num_before)
-        reason += _describe_classes("new", new) + _describe_classes("gone", gone)
     reason += compared.seen.note
     if promoted and gate.get("judge_only") and champion != checkpoint:
         promoted = False
@@ -113,8 +111,6 @@ def judge(
         test_rows=compared.test_rows,
         num_excluded=len(compared.seen.ids),
         num_compared_before=num_before,
-        new_classes=new,
-        gone_classes=gone,
     )
 
 
@@ -230,18 +226,6 @@ def _beside_champion(
     promoted = score >= other - gate["tolerance"]
     allowed = f"{'within the' if promoted else 'allowed'} tolerance {gate['tolerance']:.4f}"
     return promoted, f"{shown} is below {against} ({allowed})"
-
-
-def _other_classes(champion: EvaluationURI | str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the test rows' classes that the champion does not know, and those that only the champion knows."""
-    if not isinstance(champion, EvaluationURI):
-        return (), ()
-    classes = manifest.load(champion).statistics.get("classes", {})
-    return tuple(classes.get("new", ())), tuple(classes.get("gone", ()))
-
-
-def _describe_classes(what: str, classes: Sequence[str]) -> str:
-    return f"; classes {what} since the champion: {_shown(classes)}" if classes else ""
 
 
 def _shown(classes: Sequence[str]) -> str:

@@ -163,7 +163,7 @@ def environment(*folders: Path) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"share": share, "number": number, "moment": moment, "seconds": seconds, "png": plots.png}
-    environment.filters |= {"breakable": _breakable, "percent": percent, "interval": recall_interval}
+    environment.filters |= {"breakable": _breakable, "percent": percent}
     environment.filters |= {"describe": slices.describe}
     return environment
 
@@ -200,14 +200,6 @@ def share(value: float | None, whole: int = 1, digits: int = 4) -> str:
 def percent(part: float, whole: float) -> str:
     """Format a share in percent with at most one decimal, rounded down: 0.9987 of 1 as `99.8 %`."""
     return f"{math.floor(1000 * part / whole + 1e-9) / 10:g}\u00a0%" if whole else "–"
-
-
-def recall_interval(row: Mapping[str, Any]) -> str:
-    """Format the 95 % interval of the recall of one class; a dash if it has no rows."""
-    if not row["support"]:
-        return "–"
-    low, high = wilson(row["recall"], row["support"])
-    return f"{max(0, low):.2f} to {min(1, high):.2f}"
 
 
 def chosen_confidence(coverage: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

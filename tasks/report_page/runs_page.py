@@ -27,5 +27,5 @@ def render(root: Root, *, links_to: str) -> bytes:
 
 
 def _shown(row: dict[str, Any], links_to: str) -> dict[str, Any]:
-    link = quote(f"{links_to}{REPORT.folder}/{row['uri'].name}/{row['page'].name}", safe="/:")
+    link = quote(f"{links_to}{REPORT.folder}/{row['uri'].name}/index.html", safe="/:")
     return row | {"link": link, "changed": runs.changes_as_text(row["changes"]), "mark": runs.mark(row)}

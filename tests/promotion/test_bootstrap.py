@@ -30,14 +30,6 @@ def test_equal_models_have_p_1_and_clearly_better_ones_a_small_p(name: str) -> N
     assert better == compare(good, poor, name), "the seed is fixed"
 
 
-def test_result_does_not_depend_on_the_pieces_it_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = np.random.default_rng(0)
-    models = answers(generator, 0.9, 0.5), answers(generator, 0.9, 0.4)
-    whole = compare(*models, "macro_f1")
-    monkeypatch.setattr(bootstrap, "_PIECE", 1000)
-    assert compare(*models, "macro_f1") == whole
-
-
 def test_equally_good_models_of_a_skewed_set_differ_significantly_in_about_one_of_twenty_pairs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

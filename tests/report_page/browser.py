@@ -1,9 +1,5 @@
-"""A headless Chromium driven over its DevTools protocol.
+"""A headless Chromium driven over its DevTools protocol."""
 
-By hand, to look at a page: `python -m tests.report_page.browser data/reports/*/index.html pictures/`.
-"""
-
-import argparse
 import base64
 import contextlib
 import dataclasses
@@ -12,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,11 +91,6 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def screenshot(self) -> bytes:
-        """The whole page as PNG."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        return base64.b64decode(answer["data"])
-
     def pdf(self) -> bytes:
         """The page printed on A4."""
         answer = self.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69, preferCSSPageSize=True)
@@ -141,21 +131,3 @@ def chromium(profile: Path) -> Iterator[Browser]:
 
 def _lines(path: Path) -> int:
     return len(path.read_text().split()) if path.exists() else 0
-
-
-def main(page: str, folder: str) -> None:
-    """Write what `page` looks like in every view, and as it is printed, to `folder`."""
-    out = Path(folder)
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as profile, chromium(Path(profile)) as browser:
-        for name, view in VIEWS.items():
-            browser.open(Path(page).resolve(), view)
-            (out / f"{name}.png").write_bytes(browser.screenshot())
-        (out / "print.pdf").write_bytes(browser.pdf())
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.report_page.browser", description=main.__doc__)
-    parser.add_argument("page", help="the report, such as data/reports/NAME/index.html")
-    parser.add_argument("folder", help="where the pictures go")
-    main(**vars(parser.parse_args()))

@@ -3,9 +3,9 @@
 import datetime
 from typing import Any
 
-from storage import commits, files, manifest, reference, registry
+from storage import files, manifest, registry
 from storage.decision import METRICS, Decision
-from storage.uri import URI, CheckpointURI, EvaluationURI, Root
+from storage.uri import URI, Root
 from tasks.planning.result_uris import decision_as_json
 from tests.storage import results
 
@@ -23,60 +23,35 @@ def commit_run(
     reason: str = "",
 ) -> URI:
     """Commit run `number`, hours after the one before; it is promoted if it beats the champion."""
-    name, data, changes = f"run-{number}", f"{registered_model}-data", changes or {}
-    raw = results.place(root, "raw", data)
-    if not manifest.is_committed(raw):
-        results.commit(root, "prepared", data, raw=results.commit(root, "raw", data))
-    prepared = results.place(root, "prepared", data)
-    parents: dict[str, URI] = {"checkpoint": results.commit(root, "checkpoint", name, prepared=prepared)}
-    parents["predictions"] = results.commit(
-        root, "predictions", name, checkpoint=parents["checkpoint"], dataset=prepared
-    )
-    parents["evaluation"] = results.commit(
-        root, "evaluation", name, accuracy=accuracy, predictions=parents["predictions"]
-    )
-    decision = _decide(root, registered_model, parents, accuracy=accuracy, reason=reason)
-    decided = START + datetime.timedelta(hours=9 * number)
-    registry.append(root, registered_model, decision.made_by("ada").model_copy(update={"decided": decided}))
-    report = results.place(root, "report", name)
-    page = commits.write_file(report, "index.html", f"<title>{name}</title>".encode(), fixed_name=True)
-    made = commits.commit(
-        report,
-        kind="report",
-        parents=parents,
-        parameters={"decision": decision_as_json(decision, reference.root_of(report))},
-        listed=[page],
-        statistics={
-            "registered_model": registered_model,
-            "recipe": recipe,
-            "data": registered_model,
-            "dataset": prepared.name,
-            "changes": changes,
-            "settings": {"epochs": 3, "learning_rate": 0.002, "seed": 0} | changes,
-            "seconds": 75.0 + number,
-        },
-    )
-    dated = made.model_copy(update={"created": decided + datetime.timedelta(seconds=2)}).signed()
-    files.put(report.child(manifest.NAME), dated.to_json())
-    return report
-
-
-def _decide(root: Root, registered_model: str, parents: dict[str, URI], *, accuracy: float, reason: str) -> Decision:
-    latest = registry.latest(root, registered_model)
-    champion = latest.metrics["champion now"] if latest else {"test_accuracy": 0.0}
-    promoted = accuracy > champion["test_accuracy"]
+    model, latest = results.run(root, f"run-{number}", accuracy=accuracy), registry.latest(root, registered_model)
+    best = latest.metrics["champion now"]["test_accuracy"] if latest else 0.0
+    champion = model.checkpoint if accuracy > best or not latest else latest.champion
     metrics = dict.fromkeys(METRICS.values(), accuracy) | {"macro_f1": accuracy - 0.01}
-    checkpoint = CheckpointURI(parents["checkpoint"])
-    return Decision(
+    decided = START + datetime.timedelta(hours=9 * number)
+    decision = Decision(
         number=latest.number + 1 if latest else 1,
-        champion=checkpoint if promoted else latest.champion if latest else None,
-        challenger=checkpoint,
-        evaluation=EvaluationURI(parents["evaluation"]),
-        promoted=promoted,
-        reason=reason or ("it is better" if promoted else "it is not better"),
+        champion=champion,
+        challenger=model.checkpoint,
+        evaluation=model.evaluation,
+        promoted=champion == model.checkpoint,
+        reason=reason or "it is better or not",
         gate={"metric": "accuracy", "minimum": 0.0, "tolerance": 0.0},
-        metrics={"challenger": metrics, "champion now": metrics if promoted else champion},
+        metrics={"challenger": metrics, "champion now": {"test_accuracy": max(best, accuracy)}},
+        decided=decided,
+        author="ada",
     )
+    registry.append(root, registered_model, decision)
+    about: dict[str, Any] = {
+        "registered_model": registered_model,
+        "recipe": recipe,
+        "data": registered_model,
+        "dataset": "digits",
+    }
+    about |= {"changes": changes or {}, "settings": {"epochs": 3} | (changes or {}), "seconds": 75.0 + number}
+    values = {"parameters": {"decision": decision_as_json(decision, root)}, "statistics": about}
+    made = manifest.load(model.report).model_copy(update=values | {"created": decided + datetime.timedelta(seconds=2)})
+    files.put(model.report.child(manifest.NAME), made.signed().to_json())
+    return model.report
 
 
 def commit_runs(root: Root, count: int) -> None:

@@ -76,15 +76,6 @@ def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root:
     assert len(registry.history(root, DATA)) == 6
 
 
-@pytest.mark.parametrize(
-    ("story", "number"),
-    [("a", None), ("A A b", 1), ("A B b A", 4), ("A B <A b", 3)],
-)
-def test_last_change_is_the_decision_that_made_the_current_champion(story: str, number: int | None) -> None:
-    decision = champions.last_champion_change(history(story))
-    assert (decision and decision.number) == number
-
-
 def test_a_registered_model_without_a_champion_is_refused_with_the_names_of_those_that_have_one(root: Root) -> None:
     with pytest.raises(ValueError, match=f"^{root} has no champion of 'mnist'; run the pipeline first$"):
         champions.require_champion(root, "mnist")

@@ -250,7 +250,7 @@ class TestChampion:
         files.put(root.child("registry/damaged/000001.json"), b"garbage")
         answer = ask("history", "--storage", root)
         assert (answer.code, len(answer.err)) == (1, 1) and "damaged/000001.json cannot be read" in answer.err[0]
-        assert answer.out[0].startswith(f"digits   {model.checkpoint}  {rolled_back} by ada: rolled back by hand from ")
+        assert answer.out[0] == f"digits   {model.checkpoint}  it is better", "the decision that promoted it"
         assert answer.out[1].startswith(f"letters  {other.checkpoint} ")
 
 

@@ -1,19 +1,15 @@
 """`ls runs` as a user sees it: one row a run, as a table and as JSON."""
 
 import json
-import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage import commits, files, manifest
+from storage import files, manifest
 from storage.uri import URI, Root
 from tests import documented
 from tests.report_page.finished_runs import commit_run
-from tests.runs import CHECKOUT
 from tests.storage.conftest import Ask
 
 
@@ -78,32 +74,3 @@ def test_damaged_report_and_registry_are_named_and_the_rest_is_listed(root: Root
     assert answer.code == 1 and [line.split()[-1] for line in answer.out[1:]] == three[1:]
     told = str(answer.err)
     assert f"{three[0]}/_manifest.json cannot be read" in told and "000003.json cannot be read" in told
-
-
-@pytest.mark.slow
-def test_a_thousand_runs_are_listed_within_two_seconds(tmp_path: Path) -> None:
-    root = Root(str(tmp_path / "root"))
-    report = commit_run(root, 1, changes={f"field_{number}": number / 7 for number in range(50)})
-    made = manifest.load(report)
-    parents = {
-        role: parent.model_copy(update={"uri": made.parent(role, of=report)}) for role, parent in made.parents.items()
-    }
-    for number in range(999):
-        uri = root.child(f"reports/copy-{number:012x}")
-        commits.commit(
-            uri,
-            kind="report",
-            parents=parents,
-            parameters=made.parameters,
-            listed=[commits.write_file(uri, "index.html", b"a page")],
-            statistics=made.statistics,
-        )
-    command = [sys.executable, "-m", "storage", "ls", "runs", "--storage", root]
-    seconds = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        lines = subprocess.run(command, cwd=CHECKOUT, capture_output=True, check=True).stdout.splitlines()
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert len(lines) == 1001
-    assert min(seconds) < 2, f"CPU time, which other work on the machine hardly changes: {seconds}"

@@ -142,15 +142,6 @@ def test_what_a_person_rolled_back_is_not_promoted_under_another_name(scene: Sce
     assert "rolled back" not in again.reason, "a person promoted this model again"
 
 
-def test_classes_that_came_or_went_are_named_in_the_decision(scene: Scene) -> None:
-    champion = scene.model("champion", 0.91, classes={"new": ["owl"], "gone": ["ape", "bat"]})
-    scene.decide(champion, None)
-    decision = scene.decide(scene.model("challenger", 0.95), champion[1])
-    assert (decision.new_classes, decision.gone_classes) == (("owl",), ("ape", "bat"))
-    assert decision.reason.endswith("; classes new since the champion: owl; classes gone since the champion: ape, bat")
-    assert scene.decisions()[-1] == decision
-
-
 def test_a_run_that_only_judges_records_its_judgement_and_leaves_the_champion(scene: Scene) -> None:
     champion = scene.night("champion", 0.95)
     scene.judge_only(True)
