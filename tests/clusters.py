@@ -105,11 +105,6 @@ class TwoNodes(_Cluster):
         """The ids of all jobs that were ever submitted."""
         return [str(job["submission_id"]) for job in self._ask("/api/jobs/")]
 
-    def state(self, kind: str) -> list[dict[str, Any]]:
-        """All `actors` or `tasks` that the cluster remembers, as Ray's state API tells of them."""
-        listed: list[dict[str, Any]] = self._ask(f"/api/v0/{kind}?limit=10000")["data"]["result"]["result"]
-        return listed
-
     def used_cpus(self) -> float:
         """How many CPUs of the cluster are held."""
         status = self._ask("/api/cluster_status")["data"]["clusterStatus"]

@@ -84,22 +84,6 @@ def test_a_run_over_two_nodes_ends_with_the_same_bytes_when_one_of_them_dies_in_
     assert not struck.processes(), "a process of the run outlived it"
 
 
-def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
-    cluster: TwoNodes, s3: Server, tmp_path: Path
-) -> None:
-    root = Root(f"s3://{s3.bucket}/two-nodes")  # where the rows are prepared already
-    write_raw(root)
-    recipe = [*_SAMPLE, "--workers", "1", "--set", "epochs=1", "--set", "loader=ray-data"]
-    checkpoint = manifest.load(URI(_run(cluster, root, tmp_path, recipe).result()["uris"]["checkpoint"]))
-    assert checkpoint.statistics["loader"] == "ray-data"
-    reads = [task for task in cluster.state("tasks") if task["name"] == "ReadParts"]
-    training = {read["job_id"] for read in reads}
-    assert len(training) == 1, "preprocess and predict read in tasks of other names"
-    workers = [actor for actor in cluster.state("actors") if "RayTrainWorker" in actor["class_name"]]
-    nodes = {worker["node_id"] for worker in workers if worker["job_id"] in training}
-    assert {read["node_id"] for read in reads} - nodes, f"only {nodes} read, where the worker was"
-
-
 def _run(cluster: TwoNodes, root: Root, folder: Path, recipe: Sequence[str] = _RECIPE) -> Run:
     raw = root.child(f"datasets/raw/{raw_name()}")
     return Run(*recipe, "--json", "--data", raw, "--storage", root, folder=folder, env=cluster.env)

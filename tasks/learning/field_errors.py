@@ -12,15 +12,10 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, dataclasses.field))
 def group(cls: _Class) -> _Class:
-    """Make a class a group of a recipe's fields: frozen, strictly typed, with errors in one line."""
+    """Make a class a group of a recipe's fields: frozen, strictly typed, with a `ValueError` of one line."""
     config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
     checked = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
-    return _errors_in_one_line(checked)  # type: ignore[return-value]
-
-
-def _errors_in_one_line(checked: _Class) -> _Class:
-    """Make a pydantic dataclass raise a `ValueError` with one line about the first wrong field."""
-    check = checked.__init__  # type: ignore[misc]
+    check = checked.__init__
 
     @functools.wraps(check)
     def init(self: object, **fields: Any) -> None:
@@ -29,8 +24,8 @@ def _errors_in_one_line(checked: _Class) -> _Class:
         except ValidationError as error:
             raise ValueError(first_problem(error)) from None
 
-    checked.__init__ = init  # type: ignore[misc]
-    return checked
+    checked.__init__ = init  # type: ignore[method-assign]
+    return checked  # type: ignore[return-value]
 
 
 def first_problem(error: ValidationError) -> str:

@@ -1,6 +1,5 @@
 """Capacity check before a run: what this machine, or the cluster that RAY_ADDRESS names, can provide."""
 
-import functools
 import json
 import os
 import sys
@@ -41,7 +40,9 @@ def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) 
     except ValueError as error:
         if not address:
             raise
-        return f"{has}; {_warned(f'each stage waits for the cluster to add nodes: {error}')}"
+        missing = f"each stage waits for the cluster to add nodes: {error}"
+        terminal.show(f"WARNING: {missing}", sys.stderr)
+        return f"{has}; {missing}"
     each = [*["1 GPU"] * scale.use_gpu, *[count(scale.cpus, "CPU")] * bool(address)]
     return f"{has}; {count(scale.workers, 'worker')}" + (f" with {' and '.join(each)} each" if each else "")
 
@@ -49,13 +50,6 @@ def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) 
 def _this_machine(cores: int) -> dict[str, float]:
     """Return what a local Ray counts."""
     return {"CPU": cores + SPARE_CPUS, "GPU": len(machine.gpus())}
-
-
-@functools.cache
-def _warned(text: str) -> str:
-    """Show `text` as a warning, once per process: on a cluster that adds no nodes, the run will fail."""
-    terminal.show(f"WARNING: {text}", sys.stderr)
-    return text
 
 
 def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:

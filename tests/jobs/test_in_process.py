@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from storage import commits, files, manifest
+from storage import files, manifest
 from storage.uri import DatasetURI, Root
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts, train_loop
+from tasks.jobs.train import attempts
 from tasks.learning import loop, training_state, user_code
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.modeling import Classifier
@@ -65,19 +65,6 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     split = manifest.load(prepared).statistics["split"]
     assert manifest.load(cut.target).statistics["split"] == split, "what a warm start is compared with"
     assert split == {"split_seed": 0, "validation_fraction": 0.25, "group": "none", "store": "pixels"}
-
-
-def test_a_job_that_fails_because_another_run_was_faster_is_no_failure(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = raw.to_train(Root(str(tmp_path)), prepared)
-
-    def is_overtaken(*_: Any, **__: Any) -> None:
-        commits.commit(spec.target, kind="checkpoint", parents={}, parameters={}, listed=[])
-        raise FileNotFoundError("what the other run tidied away")
-
-    monkeypatch.setattr(train_loop, "model_of", is_overtaken)
-    run(spec)
 
 
 def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is_kept(

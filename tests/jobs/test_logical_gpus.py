@@ -14,8 +14,6 @@ import torch
 
 from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.jobs.spec import PredictSpec, TrainSpec
-from tasks.jobs.train import checked_gpus
-from tasks.resources import devices
 from tasks.runners.jobs_api import JOB_ENV
 from tasks.runners.local_runner import start_ray
 from tests.jobs import raw
@@ -121,15 +119,6 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
     by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
     assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(8)]
     assert all(held == [visible] for held, visible in by_actor.values())
-
-
-@pytest.mark.parametrize("device", ["cuda:3", "cuda:0"])
-def test_a_rank_tries_out_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    tried = list[int]()
-    monkeypatch.setattr(devices, "trouble", tried.append)
-    monkeypatch.setattr(checked_gpus, "get_device", lambda: torch.device(device))
-    checked_gpus.check_gpu()
-    assert tried == [torch.device(device).index]
 
 
 @pytest.mark.slow

@@ -39,19 +39,15 @@ def test_a_run_uses_the_gpus_that_it_can_use(
     assert machine.gpus({} if told is None else {"CUDA_VISIBLE_DEVICES": told}) == found
 
 
-@pytest.mark.parametrize(("shown", "number"), [({"driver": 8}, 8), ({"wsl": 1}, 1)])
+@pytest.mark.parametrize(("driver", "wsl"), [(8, 0), (0, 1)])
 @pytest.mark.parametrize("library", ["libcuda.so.1", None])
 def test_gpus_that_nobody_has_opened_count_only_where_the_library_of_cuda_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, int], number: int, library: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: int, wsl: int, library: str | None
 ) -> None:
-    _show_gpus(tmp_path, monkeypatch, **shown)
-    monkeypatch.setattr("ctypes.util.find_library", {"cuda": library}.get)
-    assert len(machine.gpus({})) == (number if library else 0)
-
-
-def _show_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch, **numbers: int) -> None:
-    for kind, number in numbers.items():
+    for kind, number in (("driver", driver), ("wsl", wsl)):
         for gpu in range(number):
-            (folder / kind / str(gpu)).mkdir(parents=True)
-    monkeypatch.setattr(machine, "_DEVICES", (str(folder / "opened"), "*"))
-    monkeypatch.setattr(machine, "_HINTS", [(str(folder / "driver"), "*"), (str(folder / "wsl"), "*")])
+            (tmp_path / kind / str(gpu)).mkdir(parents=True)
+    monkeypatch.setattr(machine, "_DEVICES", (str(tmp_path / "opened"), "*"))
+    monkeypatch.setattr(machine, "_HINTS", [(str(tmp_path / "driver"), "*"), (str(tmp_path / "wsl"), "*")])
+    monkeypatch.setattr("ctypes.util.find_library", {"cuda": library}.get)
+    assert len(machine.gpus({})) == (driver + wsl if library else 0)
