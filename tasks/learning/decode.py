@@ -54,13 +54,16 @@ def decoded(content: bytes, size: int, channels: int, *, with_thumbnail: bool = 
         raise Unreadable("empty file")
     with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
         width, height = image.size
-        if image.format not in _JPEG:
-            return _decoded(image, size, channels, with_thumbnail=with_thumbnail)
-        if not _has_jpeg_end(content):
-            raise Unreadable("truncated")
-        image.draft(_MODES[channels], (2 * size, 2 * size))  # a large image need not be decoded in full
-        scaled_down = _decoded(image, size, channels, with_thumbnail=with_thumbnail)
-        return dataclasses.replace(scaled_down, width=width, height=height)
+        if image.format in _JPEG:
+            if not _has_jpeg_end(content):
+                raise Unreadable("truncated")
+            image.draft(_MODES[channels], (2 * size, 2 * size))  # a large image need not be decoded in full
+        flat = _flat(image)
+        pixels = ImageOps.fit(flat.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR).tobytes()
+        format_ = "JPEG" if image.format in _JPEG else image.format or ""
+        if not with_thumbnail:
+            return Decoded(pixels, width, height, format=format_)
+        return Decoded(pixels, width, height, thumbnails.of_image(flat), format_, _camera(image))
 
 
 def _has_jpeg_end(content: bytes) -> bool:
@@ -93,15 +96,6 @@ def _unreadable() -> Iterator[None]:
         message = " ".join(str(error).split())[:200] or type(error).__name__
         is_cut = re.search("truncated|incomplete|not enough image data", message, re.IGNORECASE)
         raise Unreadable("truncated" if is_cut else f"damaged or of an unsupported kind: {message}") from None
-
-
-def _decoded(image: Image.Image, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
-    width, height = image.size
-    flat = _flat(image)
-    pixels = _fitted(flat, size, channels)
-    thumbnail = thumbnails.of_image(flat) if with_thumbnail else b""
-    format_ = "JPEG" if image.format in _JPEG else image.format or ""
-    return Decoded(pixels, width, height, thumbnail, format_, _camera(image) if with_thumbnail else "")
 
 
 def _camera(image: Image.Image) -> str:
@@ -150,7 +144,3 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 def _extrema(image: Image.Image) -> list[tuple[float, float]]:
     return list(image.getextrema())  # type: ignore[arg-type]  # a pair per band, as there are several
-
-
-def _fitted(image: Image.Image, size: int, channels: int) -> bytes:
-    return ImageOps.fit(image.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR).tobytes()

@@ -58,12 +58,6 @@ def shipped(folder: Path) -> bool:
 
 
 class TestFetch:
-    def test_every_file_comes_from_the_first_mirror(self, tmp_path: Path, mirror: Mirror, other: Mirror) -> None:
-        assert fetch(tmp_path, mirror.address, other.address) == {
-            file.name: mirror.address + file.name for file in SOURCE.files
-        }
-        assert shipped(tmp_path)
-
     @pytest.mark.parametrize("fault", [503, 429, "reset", "truncated"])
     def test_fault_of_the_network_is_tried_again(self, tmp_path: Path, mirror: Mirror, fault: Fault) -> None:
         before = [None] if fault == "truncated" else []
@@ -144,10 +138,6 @@ class TestMirrorAddress:
 
 
 class TestMirrors:
-    def test_source_with_an_invalid_name_is_refused_by_field(self) -> None:
-        with pytest.raises(ValueError, match="^name of a source must be 1 to 64 of a-z, 0-9 and '-', got 'My Data'"):
-            dataclasses.replace(SOURCE, name="My Data")
-
     @pytest.mark.parametrize(
         ("mirror", "shown"),
         [
