@@ -93,18 +93,21 @@ def of_images(paths: Sequence[str], *, name: str) -> Layout:
     splits: dict[str, str] = {}
     class_of: dict[str, str] = {}
     left_out: defaultdict[str, list[str]] = defaultdict(list)
+    inside: defaultdict[str, set[str]] = defaultdict(set)
     for path in paths:
         base = next((base for base in bases if path.startswith(base)), None)
-        folder, is_below, _ = path[len(base or "") :].partition("/")
+        folder, is_below, rest = path[len(base or "") :].partition("/")
         if base is not None and is_below:
             splits[path], class_of[path] = bases[base], normal(folder)
+            if base == next(iter(bases)):
+                inside[normal(folder)].add(rest[: rest.rfind("/") + 1])
         else:
             is_validation = split_of.get(path[len(top) :].partition("/")[0]) == "validation"
             left_out[_VALIDATION if is_validation and base is None else "in no class folder"].append(path)
     where = " and ".join(bases) if split_of else f"{name}/{top}"
     classes = _checked_classes(splits, class_of, {split: base or f"{name}/" for base, split in bases.items()})
     names = set(classes)
-    _check_depth(folders.inside(next(iter(bases))), names)
+    _check_depth(inside, names)
     for path, of_training in class_of.items():  # prediction takes the first folder that is a class
         if (of_prediction := class_above(path, names)) != of_training:
             raise ValueError(f"{path}: {of_prediction}, above class folder {of_training}, is named like a class")
@@ -127,15 +130,6 @@ class _Folders:
     def below(self, folder: str) -> list[str]:
         """Return the sorted names of the folders directly below `folder`."""
         return sorted(self._below.get(folder, ()))
-
-    def inside(self, base: str) -> dict[str, set[str]]:
-        """Return the paths of the folders with images in each folder directly below `base`, relative to it."""
-        inside: defaultdict[str, set[str]] = defaultdict(set)
-        for folder in self._with_images:
-            if folder.startswith(base) and folder != base:
-                name, _, rest = folder[len(base) :].partition("/")
-                inside[normal(name)].add(rest)
-        return inside
 
     def unwrapped(self, folder: str, *, stop: Callable[[str], object] = lambda name: False) -> str:
         """Descend from `folder` while it holds one folder, with folders and without images; not into one of `stop`."""
