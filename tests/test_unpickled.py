@@ -14,7 +14,7 @@ from ray.data.extensions import ArrowPythonObjectType
 
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs import row_origins
+from tasks.jobs import row_tables
 from tasks.jobs.ingest import parquet_files
 from tests.faults.kinds.stored import Payload
 from tests.test_imports import MODULES, ROOT
@@ -80,12 +80,12 @@ def test_extension_type_that_is_not_registered_or_a_dictionary_of_one_is_refused
 
 def test_table_of_sources_with_another_schema_is_refused(tmp_path: Path, marker: Path) -> None:
     uri = DatasetURI(Root(str(tmp_path)).child("datasets/raw/photos-0123456789ab"))
-    usual = {field.name: pa.nulls(1, field.type) for field in row_origins.SCHEMA}
+    usual = {field.name: pa.nulls(1, field.type) for field in row_tables.SCHEMA}
     for name, value, message in (("x", pickled(marker), "extension type"), ("path", pa.array([1]), "its columns are")):
         file = commits.write_file(uri, "sources.parquet", encoded({**usual, name: value}))
         made = commits.commit(uri, kind="raw", parents={}, parameters={"ingest": 1}, listed=[file])
         with pytest.raises(ValueError, match=message):
-            row_origins.table(uri, made)
+            row_tables.table(uri, made)
         Path(uri.child(manifest.NAME)).unlink()
 
 

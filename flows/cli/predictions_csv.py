@@ -9,7 +9,7 @@ from typing import Any
 from storage import files, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, DatasetURI, PredictionsURI
-from tasks.jobs import row_origins
+from tasks.jobs import row_tables
 from tasks.learning import images
 from tasks.promotion.correct_rows import COLUMN
 
@@ -23,7 +23,7 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     """
     predictions = manifest.load(uri)
     dataset = DatasetURI(predictions.parent("dataset", of=uri))
-    sources = row_origins.table_of(dataset)
+    sources = row_tables.table_of(dataset)
     labels = images.classes_of(manifest.load(dataset).columns["metadata"])
     reasons = {} if sources is None else dict(zip(sources["path"], sources["problem"], strict=True))
     has_rows = any(name.lower().endswith(".parquet") for name in reasons)

@@ -14,7 +14,7 @@ from storage.uri import AuditURI, DatasetURI, PredictionsURI
 from tasks import report_page
 from tasks.auditing import confident_learning
 from tasks.auditing.confident_learning import LabelNoise
-from tasks.jobs import row_origins
+from tasks.jobs import row_tables
 from tasks.learning import images
 from tasks.report_page import pictures
 
@@ -75,9 +75,9 @@ class Fold:
         splits = np.where(positions < self._num_train, "train", "test")
         places = pd.DataFrame({"split": splits, "id": ids}, index=positions.index)
         places["file"], places["row"] = places["split"] + "/" + places["id"].astype(str), None
-        if (sources := row_origins.table(self.raw, manifest.load(self.raw))) is not None:
+        if (sources := row_tables.table(self.raw, manifest.load(self.raw))) is not None:
             for split, rows in places.groupby("split"):
-                files, numbers, _ = row_origins.files_of(sources, str(split), rows["id"].tolist())
+                files, numbers, _ = row_tables.files_of(sources, str(split), rows["id"].tolist())
                 places.loc[rows.index, "file"], places.loc[rows.index, "row"] = files, numbers
         return places
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from storage import kinds, tables
 from tasks.comparing.results import Results
-from tasks.jobs import row_digests, row_origins
+from tasks.jobs import row_tables
 from tasks.learning import images
 
 SORTS: Final = ("added", "removed", "renamed", "relabelled", "moved", "changed")
@@ -110,13 +110,13 @@ def _image_files(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
 
 def _rows(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
     uri, _ = side.require(kinds.PREPARED)
-    rows: pd.DataFrame = row_digests.read(uri).to_pandas()
+    rows: pd.DataFrame = row_tables.read_digests(uri).to_pandas()
     rows["split"] = rows["split"].replace("validation", "train")
     rows["file"] = rows["split"] + " row " + rows["id"].astype(str)
     if sources is None:
         return rows.merge(_labels(side), how="left", on=["split", "id"])
     for split, its in rows.groupby("split"):
-        paths, numbers, _ = row_origins.files_of(sources, str(split), its["id"].tolist())
+        paths, numbers, _ = row_tables.files_of(sources, str(split), its["id"].tolist())
         names = [path if row is None else f"{path} row {row}" for path, row in zip(paths, numbers, strict=True)]
         rows.loc[its.index, "file"] = names
     return rows.merge(_labels(side), how="left", on=["split", "id"])
@@ -136,7 +136,7 @@ def _labels(side: Results) -> pd.DataFrame:
 
 
 def _sources(side: Results) -> pd.DataFrame | None:
-    return row_origins.table(*side.require(kinds.RAW)) if side.manifest(kinds.RAW) else None
+    return row_tables.table(*side.require(kinds.RAW)) if side.manifest(kinds.RAW) else None
 
 
 def _is_parquet(sources: pd.DataFrame) -> "pd.Series[bool]":

@@ -13,7 +13,7 @@ from storage.uri import DatasetURI, PredictionsURI
 from tasks.comparing import data
 from tasks.comparing.results import Results
 from tasks.comparing.rows import names_of
-from tasks.jobs import row_digests
+from tasks.jobs import row_tables
 from tasks.learning import recipes
 from tasks.planning.result_uris import predictions_of
 from tasks.promotion import correct_rows, seen_rows
@@ -134,7 +134,7 @@ def _compare_test_rows(a: Results, b: Results, *, is_same_data: bool) -> dict[st
     if datasets[0] == datasets[1] or is_same_data:
         pairs = pd.DataFrame({"id_a": ours["id"], "id_b": ours["id"]})
     else:
-        first, second = (row_digests.read(dataset).to_pandas().query("split == 'test'") for dataset in datasets)
+        first, second = (row_tables.read_digests(dataset).to_pandas().query("split == 'test'") for dataset in datasets)
         place_a, place_b = data.match(first, second, ["digest"])
         pairs = pd.DataFrame({"id_a": first["id"][place_a].array, "id_b": second["id"][place_b].array})
     both = pairs.merge(ours.add_suffix("_a"), on="id_a").merge(theirs.add_suffix("_b"), on="id_b")

@@ -14,7 +14,7 @@ from PIL import Image
 from storage import files, manifest, tables
 from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI, PredictionsURI
-from tasks.jobs import row_origins
+from tasks.jobs import row_tables
 from tasks.learning import images
 from tasks.promotion import correct_rows
 
@@ -73,12 +73,12 @@ def write_copies(folder: Path, dataset: DatasetURI, names: Mapping[int, str], *,
 
 def _originals(dataset: DatasetURI, ids: list[int], *, split: str) -> Iterator[tuple[int, bytes, str]]:
     """Yield id, content and suffix of each image file of the user's that is still what was ingested."""
-    if (sources := row_origins.table_of(dataset)) is None:
+    if (sources := row_tables.table_of(dataset)) is None:
         return
     prepared = manifest.load(dataset)
     raw = manifest.load(prepared.parent("raw", of=dataset)) if "raw" in prepared.parents else prepared
     place = URI(raw.statistics["sources"][0]["url"])
-    entries = row_origins.find(sources, split, ids)
+    entries = row_tables.find(sources, split, ids)
     for id_, path, sha256 in zip(ids, entries["path"], entries["sha256"], strict=True):
         if path.lower().endswith(".parquet"):
             continue

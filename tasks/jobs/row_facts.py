@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from storage.uri import DatasetURI
-from tasks.jobs import row_origins, thumbnail_parts
+from tasks.jobs import row_tables, thumbnail_parts
 from tasks.jobs.ingest.class_names import normal
 
 _FIFTHS = ("darkest", "second darkest", "middle", "second brightest", "brightest")
@@ -22,10 +22,10 @@ def of_test_rows(uri: DatasetURI, ids: np.ndarray, classes: Sequence[str]) -> pd
         classes: Class of each row.
     """
     facts = pd.DataFrame(index=range(len(ids)))
-    raw = row_origins.raw_of(uri)
-    if not raw or (sources := row_origins.table(*raw)) is None:
+    raw = row_tables.raw_of(uri)
+    if not raw or (sources := row_tables.table(*raw)) is None:
         return facts
-    paths, numbers, _ = row_origins.files_of(sources, "test", ids.tolist())
+    paths, numbers, _ = row_tables.files_of(sources, "test", ids.tolist())
     if not any(number is not None for number in numbers):
         facts["folder"] = [_below_class(path, name) for path, name in zip(paths, classes, strict=True)]
     if (images := thumbnail_parts.facts(*raw, split="test")) is None:

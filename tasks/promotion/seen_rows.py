@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from storage import manifest
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI
-from tasks.jobs import row_digests
+from tasks.jobs import row_tables
 from tasks.promotion.correct_rows import Answers
 
 
@@ -32,7 +32,7 @@ def find(test: Answers | None, models: Mapping[str, CheckpointURI]) -> SeenRows:
     """
     if test is None:  # the predictions no longer exist
         return SeenRows()
-    rows = row_digests.read(test.dataset)
+    rows = row_tables.read_digests(test.dataset)
     rows = rows.filter(pc.equal(rows["split"], "test")).sort_by("id")
     assert np.array_equal(rows["id"].to_numpy(), test.ids), "the predictions are for other test rows"
     is_seen, by, unknown = np.zeros(len(rows), bool), [], ""
@@ -56,13 +56,13 @@ def _seen_by(model: CheckpointURI) -> tuple[pa.ChunkedArray, str]:
     missing = ""
     try:
         for prepared in _datasets(model):
-            rows = row_digests.read(prepared)
+            rows = row_tables.read_digests(prepared)
             chunks += rows.filter(pc.not_equal(rows["split"], "test"))["digest"].chunks
     except KeyError:
         missing = "it does not record its data"
     except (FileNotFoundError, PermissionError, Damaged, ValueError) as error:  # deleted, or in another storage root
         missing = str(error)
-    return pa.chunked_array(chunks, row_digests.SCHEMA.field("digest").type), missing
+    return pa.chunked_array(chunks, row_tables.DIGEST_SCHEMA.field("digest").type), missing
 
 
 def _datasets(model: URI) -> Iterator[DatasetURI]:

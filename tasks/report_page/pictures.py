@@ -8,7 +8,7 @@ import numpy as np
 from storage import manifest, tables
 from storage.manifest import Manifest
 from storage.uri import DatasetURI, PredictionsURI
-from tasks.jobs import row_origins
+from tasks.jobs import row_tables
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.learning import images
 from tasks.report_page import Picture
@@ -97,7 +97,7 @@ def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, 
     rows = rows.sort_values(["reason", "source", "row"]).reset_index(drop=True)
     keys = list(zip(rows["source"], rows["row"].astype(int), strict=True))
     pixels = of_raw_rows(raw_uri, raw, keys)
-    places = checks.places(rows, row_origins.table(raw_uri, raw))
+    places = checks.places(rows, row_tables.table(raw_uri, raw))
     return [
         {
             "class": classes[row["label"]] if 0 <= row["label"] < len(classes) else None,

@@ -12,7 +12,7 @@ from storage import commits, manifest, tables
 from storage.kinds import KINDS
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.evaluate import write_evaluation
-from tasks.jobs import row_origins
+from tasks.jobs import row_tables
 from tasks.jobs.ingest import user_files
 from tasks.jobs.spec import IngestSpec, PreprocessSpec
 from tasks.learning import images, recipes
@@ -86,12 +86,12 @@ def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: 
     classes = images.classes_of(made.columns["metadata"])
     target = predictions_of(root, checkpoint, prepared, split="test")
     listed = []
-    sources = row_origins.table_of(prepared)
+    sources = row_tables.table_of(prepared)
     assert sources is not None
     for index, part in enumerate(made.split("test")):
         rows = tables.read_part(prepared, part, columns=["id", "label"])
         ids, labels = rows["id"].to_pylist(), rows["label"].to_pylist()
-        files, numbers, digests = row_origins.files_of(sources, "test", ids)
+        files, numbers, digests = row_tables.files_of(sources, "test", ids)
         answers = [
             classes.index(wrong[file]) if file in wrong else label for file, label in zip(files, labels, strict=True)
         ]

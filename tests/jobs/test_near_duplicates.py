@@ -11,7 +11,7 @@ from PIL import Image
 from storage import files, manifest, tables
 from storage.manifest import Manifest
 from storage.uri import URI, Root
-from tasks.jobs import row_origins
+from tasks.jobs import row_tables
 from tasks.jobs.preprocess import near_duplicates
 from tasks.learning import recipes
 from tasks.planning import make_plan
@@ -80,12 +80,12 @@ def prepared(plan: Plan) -> Manifest:
 
 def sides(plan: Plan) -> dict[str, str]:
     """The split of each file in the prepared dataset."""
-    origins = row_origins.table_of(plan.prepared)
+    origins = row_tables.table_of(plan.prepared)
     assert origins is not None
     placed: dict[str, str] = {}
     for split in ("train", "validation", "test"):
         ids = tables.read_split(plan.prepared, split, columns=["id"])["id"].to_pylist()
-        placed |= dict.fromkeys(row_origins.files_of(origins, split, ids)[0], split)
+        placed |= dict.fromkeys(row_tables.files_of(origins, split, ids)[0], split)
     return placed
 
 

@@ -11,7 +11,7 @@ from storage import commits, tables
 from storage.decision import Decision
 from storage.uri import URI
 from tasks.evaluate import write_evaluation
-from tasks.jobs import row_digests
+from tasks.jobs import row_tables
 from tasks.learning import hardware, images, recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
@@ -37,7 +37,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     commits.commit(plan.raw, kind="raw", parents=parents, parameters={}, listed=[], statistics=statistics)
     rows = {split: _images(count, generator) for split, count in _ROWS.items()}
     named = pd.concat(pd.DataFrame({"split": split, "id": table["id"].to_numpy()}) for split, table in rows.items())
-    digests = row_digests.write(plan.prepared, named, generator.bytes(16 * len(named)))
+    digests = row_tables.write_digests(plan.prepared, named, generator.bytes(16 * len(named)))
     commits.commit(
         plan.prepared,
         kind="prepared",

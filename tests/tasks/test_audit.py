@@ -21,7 +21,7 @@ from flows.cli.result_options import AuditOptions
 from storage import files, manifest
 from storage.uri import URI, PredictionsURI, Root
 from tasks.auditing.rows import Fold
-from tasks.jobs import row_digests
+from tasks.jobs import row_tables
 from tasks.learning import recipes, sources
 from tests.image_folder import encoded
 from tests.runs import options_of
@@ -94,7 +94,7 @@ def test_every_image_is_judged_once_by_a_model_that_did_not_see_it(audited: dict
         fold = Fold(PredictionsURI(uri))
         rows = fold.places(pd.Series(range(sum(part.rows or 0 for part in fold.parts))))
         judged += zip(rows["split"], rows["id"], strict=True)
-        digests = row_digests.read(fold.dataset).to_pandas()
+        digests = row_tables.read_digests(fold.dataset).to_pandas()
         of_test = digests["split"] == "test"
         assert of_test.sum() == len(rows)
         assert not set(digests.loc[of_test, "digest"]) & set(digests.loc[~of_test, "digest"])

@@ -13,7 +13,7 @@ from storage import commits, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, EvaluationURI, PredictionsURI
 from tasks.evaluate import WrongRows, evaluate, read_evaluation
-from tasks.jobs import row_digests
+from tasks.jobs import row_tables
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
 from tasks.planning.result_uris import evaluation_of
@@ -27,9 +27,11 @@ class Scene:
         self.labels = np.array([list(classes).index(name) for name in labels])
         pixels = np.zeros((len(labels), 2, 2, 1), np.uint8)
         rows = images.to_table(np.arange(len(labels)), pixels, self.labels, classes=classes)
-        digests = row_digests.digests_of(np.arange(len(labels)).reshape(-1, 1))
+        digests = row_tables.digests_of(np.arange(len(labels)).reshape(-1, 1))
         named = pd.DataFrame({"split": "test", "id": np.arange(len(labels))})
-        self._commit(self.plan.prepared, "prepared", rows, {}, row_digests.write(self.plan.prepared, named, digests))
+        self._commit(
+            self.plan.prepared, "prepared", rows, {}, row_tables.write_digests(self.plan.prepared, named, digests)
+        )
 
     def evaluation(
         self,

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 from storage import commits, files, s3, tables
 from storage.manifest import File
 from storage.uri import URI
-from tasks.jobs import row_origins, thumbnail_parts
+from tasks.jobs import row_tables, thumbnail_parts
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
 from tasks.jobs.spec import IngestSpec, UserFile, write_digested
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
 
-COLUMNS = (*row_origins.SCHEMA.names, "unreadable")
+COLUMNS = (*row_tables.SCHEMA.names, "unreadable")
 """What is known of each file, in the order in which pieces have it: as values without names, since there may be a
 million files."""
 _SHOWN = 20
@@ -136,9 +136,9 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
         first = next(iter(named), "there are no images")
         raise ValueError(f"no image in {spec.source} could be read (first: {first}); use files of a supported format")
     sink = io.BytesIO()
-    sources = pa.table({name: columns[name] for name in row_origins.SCHEMA.names}, schema=row_origins.SCHEMA)
+    sources = pa.table({name: columns[name] for name in row_tables.SCHEMA.names}, schema=row_tables.SCHEMA)
     pq.write_table(sources, sink, compression="zstd")
-    table = commits.write_file(spec.target, f"{row_origins.NAME}.parquet", sink.getvalue())
+    table = commits.write_file(spec.target, f"{row_tables.SOURCES}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
     statistics = {
         "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],

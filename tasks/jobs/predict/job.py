@@ -15,7 +15,7 @@ import pyarrow as pa
 from storage import commits, files, manifest, tables
 from storage.manifest import File
 from storage.process import gc_paused
-from tasks.jobs import events, row_origins
+from tasks.jobs import events, row_tables
 from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.spec import PredictSpec, predict_values
 from tasks.learning import hardware, images, user_code
@@ -59,7 +59,7 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
             f"the dataset's images have shape {shape}, but the model expects {expected}; choose a matching model or "
             "dataset"
         )
-    named = row_origins.table_of(spec.source) is not None
+    named = row_tables.table_of(spec.source) is not None
     total = sum(file.rows or 0 for file in entries)
     files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model["classes"])))
     number_in_split = collections.defaultdict[str | None, Iterator[int]](itertools.count)
@@ -102,7 +102,7 @@ class Predictor:
     def __init__(self, *, spec: str, threads: int, sharing: int, device: str) -> None:
         self.spec = PredictSpec.model_validate_json(spec)
         self._device, self._threads = device, scaling.threads_here(threads, sharing=sharing)
-        self.origins = row_origins.table_of(self.spec.source)
+        self.origins = row_tables.table_of(self.spec.source)
         self._there: dict[str, list[str]] = {}
         """Names of the files in each split's folder when this worker first looked there."""
         self._turn = threading.Lock()
@@ -177,7 +177,7 @@ class Predictor:
             for name, values in answers.items()
         }
         if self.origins is not None:
-            paths, rows, digests = row_origins.files_of(self.origins, str(source.split), columns["id"].tolist())
+            paths, rows, digests = row_tables.files_of(self.origins, str(source.split), columns["id"].tolist())
             columns |= {"file": paths, "row": rows, "sha256": digests}
             numbers = answers["prediction"].to_pylist()
             columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import events, row_origins
+from tasks.jobs import events, row_tables
 from tasks.jobs.backends.base import StageBackend
 from tasks.learning import images
 
@@ -98,12 +98,12 @@ def name_quarantined_files(quarantined: pd.DataFrame) -> list[str]:
 
 
 def _with_files(quarantined: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> pd.DataFrame:
-    sources = row_origins.table(uri, raw)
+    sources = row_tables.table(uri, raw)
     if sources is None or not len(quarantined):
         return quarantined
     named = []
     for split, rows in quarantined.groupby("source"):
-        origins = row_origins.find(sources, str(split), rows["row"])
+        origins = row_tables.find(sources, str(split), rows["row"])
         named.append(rows.assign(path=origins["path"].to_numpy(), problem=origins["problem"].to_numpy()))
     return pd.concat(named)
 
@@ -144,7 +144,7 @@ def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest)
     several = again[again.groupby("digest")["label"].transform("nunique") > 1]
     shown = several[several["digest"].isin(several["digest"].drop_duplicates().head(_SHOWN))]
     shown = shown.drop_duplicates(["digest", "label"])
-    shown = shown.assign(place=places(shown, row_origins.table(uri, raw) if len(shown) else None))
+    shown = shown.assign(place=places(shown, row_tables.table(uri, raw) if len(shown) else None))
     classes = images.classes_of(raw.columns["metadata"])
     named = [
         ", ".join(f"{place} ({classes[label]})" for place, label in zip(rows["place"], rows["label"], strict=True))
@@ -159,7 +159,7 @@ def places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:
         return [f"{split} id {id_}" for split, id_ in zip(rows["source"], rows["id"], strict=True)]
     names: dict[Any, str] = {}
     for split, some in rows.groupby("source", observed=True):
-        origins = row_origins.find(sources, str(split), some["row"])
+        origins = row_tables.find(sources, str(split), some["row"])
         files = zip(some.index, origins["path"], origins["rows"], some["id"], strict=True)
         names |= {place: path if count == 1 else f"{path} id {id_}" for place, path, count, id_ in files}
     return [names[place] for place in rows.index]

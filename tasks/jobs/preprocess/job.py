@@ -13,7 +13,7 @@ import pyarrow as pa
 from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, events, row_digests
+from tasks.jobs import dataset_parts, events, row_tables
 from tasks.jobs.backends.base import Row, StageBackend
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.jobs.preprocess.data_problems import find_data_problems
@@ -61,7 +61,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     written = _write(spec, raw, placed, columns, backend)
     entries = [File.model_validate_json(row["file"]) for row in written]
     in_order = placed.sort_values("split", kind="stable")  # as the parts are
-    entries.append(row_digests.write(spec.target, in_order, b"".join(row["digests"] for row in written)))
+    entries.append(row_tables.write_digests(spec.target, in_order, b"".join(row["digests"] for row in written)))
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         entries.append(tables.write_part(spec.target, table, split="quarantine", index=0))
@@ -222,7 +222,7 @@ def _write_part(
     pixels, _ = images.to_arrays(table, image_shape)
     sums, squares = exact_sums(pixels)
     row = {"part": part, "file": file.model_dump_json(), "sum": sums.tolist(), "sum_of_squares": squares.tolist()}
-    return pa.Table.from_pylist([row | {"digests": row_digests.digests_of(pixels)}])
+    return pa.Table.from_pylist([row | {"digests": row_tables.digests_of(pixels)}])
 
 
 def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

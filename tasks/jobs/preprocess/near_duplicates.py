@@ -8,7 +8,7 @@ import pandas as pd
 
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import row_origins, thumbnail_parts
+from tasks.jobs import row_tables, thumbnail_parts
 from tasks.jobs.preprocess import checks
 from tasks.learning import images, thumbnails
 
@@ -42,7 +42,7 @@ def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> NearDuplicate
     across_splits, across_classes = (values[pairs[:, 0]] != values[pairs[:, 1]] for values in (is_test, labels))
     kinds = np.where(across_splits, 0, np.where(across_classes, 1, 2))
     order = np.lexsort((pairs[:, 1], pairs[:, 0], distances))
-    sources, classes = row_origins.table(uri, raw), images.classes_of(raw.columns["metadata"])
+    sources, classes = row_tables.table(uri, raw), images.classes_of(raw.columns["metadata"])
 
     def described(positions: np.ndarray) -> list[dict[str, Any]]:
         rows = checked.iloc[positions][["source", "row", "id", "label"]].reset_index(drop=True).astype({"source": str})

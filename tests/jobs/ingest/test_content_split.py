@@ -7,7 +7,7 @@ from botocore.session import get_session
 
 from storage import files, manifest
 from storage.uri import URI, DatasetURI, Root
-from tasks.jobs import row_origins
+from tasks.jobs import row_tables
 from tasks.jobs.ingest import content_split
 from tasks.jobs.spec import UserFile
 from tasks.learning import recipes
@@ -37,7 +37,7 @@ def made(photos: URI, **settings: Any) -> DatasetURI:
 
 def sides(raw: DatasetURI) -> dict[str, set[str]]:
     """The paths of the files of each split."""
-    sources = row_origins.table(raw, manifest.load(raw))
+    sources = row_tables.table(raw, manifest.load(raw))
     assert sources is not None
     return {split: set(sources.loc[sources["split"] == split, "path"]) for split in ("train", "test")}
 

@@ -5,7 +5,7 @@ import pytest
 
 from storage import files, manifest, tables
 from storage.uri import Root
-from tasks.jobs import row_origins
+from tasks.jobs import row_tables
 from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.ingest import job
 from tasks.jobs.preprocess import job as preprocess
@@ -33,7 +33,7 @@ def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec:
     made, rows = manifest.load(spec.target), tables.read_split(spec.target, "train")
     assert rows["id"].to_pylist() == list(range(6)) and rows["label"].to_pylist() == [0, 1, 1, 1, 1, 1]
     assert rows["image"].is_null().to_pylist() == [False, False, True, False, False, False]
-    sources = row_origins.table(spec.target, made)
+    sources = row_tables.table(spec.target, made)
     assert sources is not None
     train = sources[sources["split"] == "train"]
     assert train["path"].tolist()[:2] == ["train/pear/1.gif", "train/Äpfel/bild 0.png"]

@@ -1,18 +1,22 @@
-"""Source file of each row of a dataset that was made of the user's own files, from the raw dataset's source table."""
+"""Tables beside the parts of a dataset: the user's file that each row came from, and a digest of each image."""
 
 import contextlib
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from storage import manifest, tables
-from storage.manifest import Damaged, Manifest
+from storage import commits, manifest, tables
+from storage.manifest import Damaged, File, Manifest
 from storage.uri import DatasetURI
 
-NAME = "sources"
-"""Start of the file name, before the digest, of the table."""
+SOURCES, _DIGESTS = "sources", "digests"
+"""Starts of the tables' file names, before the digest of the file."""
+_BYTES = 16
+DIGEST_SCHEMA = pa.schema({"split": pa.string(), "id": pa.int64(), "digest": pa.binary(_BYTES)})
+"""Table of digests, by which later decisions find test rows that a model was trained on."""
 SCHEMA = pa.schema(
     {
         "split": pa.string(),
@@ -29,9 +33,13 @@ SCHEMA = pa.schema(
 
 def table(uri: DatasetURI, raw: Manifest) -> pd.DataFrame | None:
     """Load a raw dataset's table of source files; None for a downloaded dataset."""
-    parts = [file for file in raw.files if file.path.startswith(f"{NAME}-")]
-    columns = tables.describe(SCHEMA)["columns"]
-    return tables.read_part(uri, parts[0], schema=columns).to_pandas() if parts else None
+    read = _read(uri, raw, SOURCES, SCHEMA)
+    return None if read is None else read.to_pandas()
+
+
+def _read(uri: DatasetURI, dataset: Manifest, name: str, schema: pa.Schema) -> pa.Table | None:
+    parts = [file for file in dataset.files if file.path.startswith(f"{name}-")]
+    return tables.read_part(uri, parts[0], schema=tables.describe(schema)["columns"]) if parts else None
 
 
 def find(sources: pd.DataFrame, split: str, rows: Sequence[int] | np.ndarray | pd.Series) -> pd.DataFrame:
@@ -72,3 +80,25 @@ def files_of(sources: pd.DataFrame, split: str, ids: Sequence[int]) -> tuple[lis
     paths = origins["path"].tolist()
     numbers = [row if path.lower().endswith(".parquet") else None for path, row in zip(paths, rows, strict=True)]
     return paths, numbers, origins["sha256"].tolist()
+
+
+def digests_of(pixels_NHWC: np.ndarray) -> bytes:
+    """Return the first 16 bytes of the SHA-256 of each image's pixels, one after the other.
+
+    Pixels rather than files: an image keeps its digest in another folder, in Parquet and in another file format.
+    """
+    return b"".join(hashlib.sha256(image.tobytes()).digest()[:_BYTES] for image in pixels_NHWC)
+
+
+def write_digests(uri: DatasetURI, rows: pd.DataFrame, digests: bytes) -> File:
+    """Write the digests of `rows`, which have a split and an id, in their order; return the file's manifest entry."""
+    column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(_BYTES), len(rows), [None, pa.py_buffer(digests)])
+    table = pa.table([rows["split"].astype(str).tolist(), rows["id"].tolist(), column], schema=DIGEST_SCHEMA)
+    return commits.write_file(uri, f"{_DIGESTS}.parquet", tables.encode(table))
+
+
+def read_digests(uri: DatasetURI) -> pa.Table:
+    """Read split, id and digest of every row; raise `FileNotFoundError` if the dataset or its digests do not exist."""
+    if (read := _read(uri, manifest.load(uri), _DIGESTS, DIGEST_SCHEMA)) is None:
+        raise FileNotFoundError(f"{uri} has no digests of its images")
+    return read
