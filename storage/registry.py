@@ -22,7 +22,7 @@ from storage.decision import Decision
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, Root, check_name
 
-_NAME = re.compile(r"([0-9]{6}|[1-9][0-9]{6,})\.json")
+_NAME = re.compile(r"[0-9]{6}\.json")
 _JSON_OBJECT = TypeAdapter(dict[str, Any])
 _REFERENCES: Final = ("champion", "challenger", "evaluation", "withdraws")
 """Fields of a decision that name a result or are empty."""

@@ -26,7 +26,7 @@ class Tree:
         folder = catalog.find(uri)
         wrong = _wrong(folder)
         self.is_sound = self.is_sound and not wrong
-        self.lines.append("  ".join(filter(None, [f"{first}{role}", uri, wrong or _mixed(folder)])))
+        self.lines.append("  ".join(filter(None, [f"{first}{role}", uri, wrong])))
         below = [*sorted(folder.parents.items()), *(("", source) for source in _sources(folder))]
         for number, (parent_role, parent) in enumerate(below, start=1):
             branch, trunk = ("└─ ", "   ") if number == len(below) else ("├─ ", "│  ")
@@ -51,11 +51,6 @@ def _wrong(folder: Folder) -> str:
     if wrong:
         return f"DAMAGED: {wrong[0]}{more}"
     return next((f"PARENT CHANGED: {problem}" for problem in verify.of_parents(folder)), "")
-
-
-def _mixed(folder: Folder) -> str:
-    parts = folder.manifest.statistics.get("hardware", ()) if folder.manifest else ()
-    return f"made on {len(parts)} kinds of hardware or versions" if len(parts) > 1 else ""
 
 
 def _sources(folder: Folder) -> Iterator[str]:

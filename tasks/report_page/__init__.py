@@ -133,7 +133,6 @@ def render(data: ReportData) -> str:
         curves=curves,
         has_groups=any(row["backbone_learning_rate"] != row["learning_rate"] for row in data.history),
         reliability=Markup(plots.reliability(data.calibration)),
-        coverage=Markup(plots.coverage(data.coverage, chosen=chosen)),
         chosen=chosen,
         covered=list(_covered(data.coverage, chosen)),
         lowest=sorted(

@@ -53,7 +53,10 @@ def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, bes
         for row in history:
             if row["epoch"] == best_epoch:
                 axes.axvline(best_epoch, color=_INK, linewidth=0.8, linestyle=":")
-                _ring(axes, best_epoch, row[f"validation_{quantity}"], label=f"best epoch ({best_epoch})")
+                axes.plot(
+                    [best_epoch], [row[f"validation_{quantity}"]], "o", markersize=9, markerfacecolor="none",
+                    markeredgecolor=_INK, markeredgewidth=1.3, label=f"best epoch ({best_epoch})",
+                )  # fmt: skip
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
         axes.set(xlabel="epoch", ylabel=quantity, xlim=(min(epochs, default=1) - 0.3, max(epochs, default=1) + 0.3))
         _legend(axes)
@@ -88,25 +91,6 @@ def reliability(calibration: Sequence[Mapping[str, Any]]) -> str:
     return _svg(figure, name="reliability", label=f"Reliability: accuracy against confidence {summary}")
 
 
-def coverage(rows: Sequence[Mapping[str, Any]], *, chosen: Mapping[str, Any]) -> str:
-    """Plot the share that is right against the share of images, for each confidence, as SVG; `chosen` is marked."""
-    total = rows[0]["rows"]
-    points = [(row["rows"] / total, row["right"] / row["rows"]) for row in rows if row["rows"]]
-    with _figure(height=2.9) as figure:
-        axes = figure.subplots()
-        _frame(axes)
-        axes.plot(*zip(*points, strict=True), color=_ACCENT, linewidth=1.8, marker="o", markersize=2.5)
-        if chosen["rows"]:
-            label = f"confidence {chosen['confidence']:.2f} and above"
-            _ring(axes, chosen["rows"] / total, chosen["right"] / chosen["rows"], label=label)
-            _legend(axes)
-        worst = 1 - min(right for _, right in points)
-        axes.set(xlim=(0, 1.03), ylim=(1 - max(1.06 * worst, 0.0108), 1 + max(0.04 * worst, 0.0004)))
-        axes.set(xlabel="share of images with a class", ylabel="share of them right")
-        axes.ticklabel_format(useOffset=False)
-    return _svg(figure, name="coverage", label="Coverage against precision; the table has its numbers")
-
-
 def heat_map(confusion: Sequence[Sequence[int]]) -> str:
     """Draw a confusion matrix as a PNG data URI, one pixel per cell: correct blue, wrong orange, empty transparent."""
     counts = np.array(confusion, dtype=np.float64)
@@ -118,14 +102,8 @@ def heat_map(confusion: Sequence[Sequence[int]]) -> str:
     return _data_uri(pixels)
 
 
-def png(image: np.ndarray, *, enlarged: bool = False) -> str:
-    """Encode an image (uint8, HWC, 1 or 3 channels) as a PNG data URI, scaled down to at most 64 pixels a side.
-
-    `enlarged` repeats the pixels of a small image, for pages that cannot scale it.
-    """
-    if enlarged:
-        times = max(1, _MAX_SIDE // max(image.shape[:2]))
-        image = image.repeat(times, axis=0).repeat(times, axis=1)
+def png(image: np.ndarray) -> str:
+    """Encode an image (uint8, HWC, 1 or 3 channels) as a PNG data URI, scaled down to at most 64 pixels a side."""
     return _data_uri(image[..., 0] if image.shape[2] == 1 else image)
 
 
@@ -153,11 +131,6 @@ def _frame(axes: "Axes") -> None:
     axes.grid(axis="y", linewidth=0.7)
     axes.tick_params(length=0)
     axes.set_axisbelow(True)
-
-
-def _ring(axes: "Axes", x: float, y: float, *, label: str) -> None:
-    style: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": _INK, "markeredgewidth": 1.3}
-    axes.plot([x], [y], "o", markersize=9, label=label, **style)
 
 
 def _legend(axes: "Axes") -> None:

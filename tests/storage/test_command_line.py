@@ -134,14 +134,9 @@ class TestLineage:
             f"└─ dataset  {model.prepared}  (see above)",
         ]
 
-    def test_checksums_are_told_with_the_files_or_by_what_was_made_of_them_and_mixed_hardware_is_marked(
-        self, root: Root, ask: Ask
-    ) -> None:
+    def test_checksums_are_told_with_the_files_or_by_what_was_made_of_them(self, root: Root, ask: Ask) -> None:
         downloaded = results.commit(root, "files", "model")
         raw = results.commit(root, "raw", "model", files=downloaded)
-        mixed, about = results.place(root, "checkpoint", "mixed"), {"hardware": [{"torch": "2.13"}, {"torch": "2.14"}]}
-        commits.commit(mixed, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=about)
-        assert ask("lineage", mixed).out == [f"checkpoint  {mixed}  made on 2 kinds of hardware or versions"]
         source = f"{SOURCE['name']}  sha256 {SOURCE['sha256']}  from {SOURCE['url']}"
         answer = ask("lineage", raw)
         assert (answer.code, answer.out) == (0, [f"raw  {raw}", f"└─ files  {downloaded}", f"   └─ {source}"])
