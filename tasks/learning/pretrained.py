@@ -1,7 +1,6 @@
 """Weights that training starts from: what timm publishes, files of weights, and a model that takes them."""
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import sys
@@ -14,6 +13,7 @@ from tasks.learning.downloading import DownloadFailed, WrongChecksum
 from tasks.learning.head import head_of, last_layer
 
 if TYPE_CHECKING:
+    from timm.models import PretrainedCfg
     from torch import Tensor, nn
 
     from tasks.learning.modeling import Classifier
@@ -26,20 +26,8 @@ _COUNTER = ".num_batches_tracked"
 _NAMED = 3  # keys in an error, at most
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Published:
-    """The images that published weights are for."""
-
-    mean: tuple[float, ...]
-    """Per channel, in units of 0 to 255."""
-    std: tuple[float, ...]
-    """Per channel, in units of 0 to 255."""
-    image_size: int
-    """Pixels per side."""
-
-
-def published(model: str) -> Published:
-    """Return what images timm's weights of `model` are for; raises `ValueError` if it publishes none."""
+def published(model: str) -> "PretrainedCfg":
+    """Return how timm describes its weights of `model`; raises `ValueError` if it publishes none."""
     models.check_known(model)
     if not model.startswith(models.TIMM):
         raise ValueError(
@@ -51,8 +39,7 @@ def published(model: str) -> Published:
     config = timm.get_pretrained_cfg(model.removeprefix(models.TIMM))
     if config is None or not config.has_weights or config.custom_load:
         raise ValueError(f"start=pretrained: timm publishes no weights of model {model}; use another, or start=FILE")
-    mean, std = (tuple(255 * value for value in values) for values in (config.mean, config.std))
-    return Published(mean=mean, std=std, image_size=config.input_size[-1])
+    return config
 
 
 def read_published(model: str) -> "dict[str, Tensor]":
@@ -97,19 +84,16 @@ def _packaged() -> "list[Tensor]":
     return list(torch.load(io.BytesIO(content), weights_only=True, map_location="cpu").values())
 
 
-def normalisation(model: str, *, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return mean and deviation per channel that the weights of timm's `model` are for, in units of 0 to 255.
+def normalisation(model: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return mean and deviation per color that the weights of timm's `model` are for, in units of 0 to 255.
 
-    Those of gray images are the means over the three colors. None for the project's and the user's own models, whose
-    weights do not say it.
+    None for the project's and the user's own models, whose weights do not say it.
     """
     try:
-        weights = published(model)
+        config = published(model)
     except ValueError:
         return None
-    if len(weights.mean) == channels:
-        return weights.mean, weights.std
-    return (sum(weights.mean) / 3,) * channels, (sum(weights.std) / 3,) * channels
+    return tuple(255 * value for value in config.mean), tuple(255 * value for value in config.std)
 
 
 def read_weights(path: Path) -> "dict[str, Tensor]":

@@ -168,7 +168,7 @@ def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
         from tasks.learning import pretrained  # torch, which other requests do without
 
         is_pretrained = recipe.training.start.kind == "pretrained"
-        size = pretrained.published(recipe.model).image_size if is_pretrained else _IMAGE_SIZE
+        size = pretrained.published(recipe.model).input_size[-1] if is_pretrained else _IMAGE_SIZE
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, image_size=size))
     image_size, max_shift = recipe.data.image_size, recipe.training.augment.max_shift
     if max_shift >= image_size:

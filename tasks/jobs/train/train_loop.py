@@ -2,7 +2,7 @@
 
 import platform
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,7 +87,12 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
                 context.beat()
                 failpoint("step", at)
 
-            on_step = reporter(epoch, recipe.training.epochs, rank)
+            def on_step(step: int, steps: int, loss: float, epoch: int = epoch) -> None:
+                epochs = recipe.training.epochs
+                if rank == 0:
+                    what, share = f"epoch {epoch}/{epochs}, steps", (epoch - 1 + step / steps) / epochs
+                    events.progress(what, step, steps, f"loss {loss:.3f}", fraction=share, epoch=epoch)
+
             metrics = trainer.run_epoch(epoch, on_step=on_step, on_batch=on_batch)
             history.append(metrics)
             failpoint("report", f"epoch {epoch}")
@@ -209,18 +214,6 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
         events.progress(EPOCHS, metrics.epoch, epochs, why, fraction=1.0, epoch=metrics.epoch)
 
 
-def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:
-    """Return a function that reports a step's progress, on rank 0."""
-
-    def on_step(step: int, steps: int, loss: float) -> None:
-        if rank == 0:
-            share = (epoch - 1 + step / steps) / epochs
-            what, note = f"epoch {epoch}/{epochs}, steps", f"loss {loss:.3f}"
-            events.progress(what, step, steps, note, fraction=share, epoch=epoch)
-
-    return on_step
-
-
 def model_of(recipe: Recipe, prepared: Manifest, *, initial: CheckpointURI | None = None) -> ModelSpec:
     """Return the spec of the recipe's model for images such as those in `prepared`.
 
@@ -230,13 +223,12 @@ def model_of(recipe: Recipe, prepared: Manifest, *, initial: CheckpointURI | Non
     shape = images.shape_of(metadata)
     mean, std = prepared.statistics["mean"], prepared.statistics["std"]
     if recipe.training.start.kind in ("pretrained", "file"):
-        mean, std = pretrained.normalisation(recipe.model, channels=shape[2]) or (mean, std)
+        mean, std = pretrained.normalisation(recipe.model) or (mean, std)
     elif initial:
         before = manifest.load(initial).statistics["model"]
-        mean, std = (_for_channels(before[name], channels=shape[2]) for name in ("mean", "std"))
-    return ModelSpec(
-        model=recipe.model, image_shape=shape, classes=images.classes_of(metadata), mean=tuple(mean), std=tuple(std)
-    )
+        mean, std = before["mean"], before["std"]
+    mean, std = (tuple(_for_channels(values, channels=shape[2])) for values in (mean, std))
+    return ModelSpec(model=recipe.model, image_shape=shape, classes=images.classes_of(metadata), mean=mean, std=std)
 
 
 def _for_channels(values: Sequence[float], *, channels: int) -> Sequence[float]:

@@ -20,11 +20,10 @@ from tasks.jobs import errors
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import choices, train_loop
 from tasks.jobs.train.choices import Assignment
-from tasks.jobs.train.make_loader import RankContext, RowSource
+from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, best_epoch
-from tasks.learning.recipes import Recipe
 from tasks.resources import scaling
 
 EXIT_CODE = 86
@@ -67,12 +66,15 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     rank = failpoints.rank = context.get_world_rank()
     prepared = manifest.load(spec.source)
     device = get_device() if config["use_gpu"] else torch.device("cpu")  # a GPU that `checked_gpus` has tried out
-    rows = None
+    rows, world_size = None, context.get_world_size()
     if loader == choices.RAY_DATA:
-        rows = ray_data_rows(spec.recipe)
+        from tasks.jobs.train.ray_loader import RayDataRows
+
+        prefetched = spec.recipe.resources.prefetch_batches
+        rows = functools.partial(RayDataRows, prefetch_batches=prefetched, world_size=world_size)
     rank_context = RankContext(
         rank=rank,
-        world_size=context.get_world_size(),
+        world_size=world_size,
         device=device,
         threads=scaling.threads_here(config["threads"], sharing=context.get_local_world_size()),
         prepare=prepare,
@@ -82,14 +84,6 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
         beat=beat,
     )
     train_loop.train(spec, prepared, attempt, rank_context)
-
-
-def ray_data_rows(recipe: Recipe) -> Callable[..., RowSource]:
-    """Return the maker of the source of rows that Ray Data reads."""
-    from tasks.jobs.train.ray_loader import RayDataRows
-
-    world_size = ray.train.get_context().get_world_size()
-    return functools.partial(RayDataRows, prefetch_batches=recipe.resources.prefetch_batches, world_size=world_size)
 
 
 def report(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
