@@ -36,9 +36,8 @@ def audit(options: AuditOptions) -> int:
 
 def _as_run(options: AuditOptions) -> RunOptions:
     """Return the options of the run whose plan the trainings of the audit are derived from."""
-    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    for own in ("folds", "fast", "csv", "copy_to"):
-        del values[own]
+    names = [field.name for field in dataclasses.fields(RunOptions) if hasattr(options, field.name)]
+    values = {name: getattr(options, name) for name in names}
     if options.data in sources.known():
         values["data"] = None
         if options.recipe is None:

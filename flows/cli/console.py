@@ -96,7 +96,7 @@ def attach(narrator: Narrator) -> None:
     """Make `narrator` the only console output of runs; Prefect still sends its logs to the API."""
     logging.getLogger().handlers.clear()
     logging.getLogger("prefect").handlers.clear()
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
+    for name in ("prefect.flow_runs", "prefect.task_runs", "pipeline"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.DEBUG)
         logger.handlers = [handler for handler in logger.handlers if not isinstance(handler, Narrator)] + [narrator]

@@ -1,7 +1,6 @@
 """The command `export`: no flow, since it needs neither Ray nor Prefect's server."""
 
 import json
-import logging
 
 from flows.cli.options import ExportOptions
 from storage import exits, manifest, terminal
@@ -18,16 +17,9 @@ def export(options: ExportOptions) -> int:
     from flows.cli import console
     from tasks.export import export as export_task
 
-    log, narrator = logging.getLogger("pipeline"), console.Narrator(Console(stderr=True))
-    log.setLevel(logging.INFO)
-    log.addHandler(narrator)
-    log.propagate = False  # to Prefect's own console output
-    try:
-        with using(request.root, [request.checkpoint, request.prepared]) as stages:
-            export_task.fn(request.checkpoint, request.prepared, request.export)
-    finally:
-        log.removeHandler(narrator)
-        log.propagate = True
+    console.attach(console.Narrator(Console(stderr=True)))
+    with using(request.root, [request.checkpoint, request.prepared]) as stages:
+        export_task.fn(request.checkpoint, request.prepared, request.export)
     recorded = manifest.load(request.export)
     uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": request.export}
     paths = [request.export.child(file.path) for file in recorded.files]

@@ -1,18 +1,15 @@
-"""The files in deploy/ fit their schemas, each other and the lock; the image holds what its commands need."""
+"""The files in deploy/ fit their schemas, each other and the lock."""
 
 import json
-import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
 from flows.server import watch
-from tests.deploy import composed, image
+from tests.deploy import composed
 from tests.runs import CHECKOUT
 
 
@@ -39,17 +36,3 @@ def test_compose_refuses_to_start_while_a_password_or_key_is_missing_and_the_exa
     assert {name for name in composed.variables() if f"{name}=" not in text} == set()
     assert set(composed.example().values()) == {""}
     assert subprocess.run(["git", "check-ignore", "-q", "deploy/.env"], cwd=CHECKOUT).returncode == 0
-
-
-def test_what_the_image_holds_of_the_checkout_is_enough_for_the_command_that_messages_name(tmp_path: Path) -> None:
-    folder = image.assemble(tmp_path / "pipeline")
-    (install,) = [words for name, words in image.stages()[-1] if name == "RUN" and "data-to-model" in words]
-    (tmp_path / "bin").mkdir()
-    install = install.replace("/opt/venv/bin", str(tmp_path / "bin")).replace("/opt/pipeline", str(folder))
-    subprocess.run(["sh", "-c", install], check=True)
-    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = [str(tmp_path / "bin" / "data-to-model"), "gc", "--help"]
-    shown = subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True).stdout
-    assert "data-to-model gc" in shown
-    declared = yaml.safe_load((folder / "prefect.yaml").read_text())["deployments"]
-    assert all((folder / one["entrypoint"].partition(":")[0]).exists() for one in declared)
