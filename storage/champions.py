@@ -52,12 +52,15 @@ def with_champion(root: Root) -> list[str]:
 def find_checkpoint(root: Root, model: str, *, option: str) -> CheckpointURI:
     """Return the checkpoint that `model` names: its URI, `champion:NAME`, or `champion`, the only one below `root`.
 
-    Raises `ValueError` if there is no such champion, or there are several; the message lists them.
+    Raises `ValueError` naming `option` if there is no such champion, or there are several; the message lists them.
     """
     kind, _, name = model.partition(":")
-    if kind == "champion":
+    if kind != "champion":
+        return CheckpointURI(parse_root(model, option=option))
+    try:
         return require_champion(root, name)
-    return CheckpointURI(parse_root(model, option=option))
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
 
 
 def decisions(root: Root, name: str) -> list[Decision]:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from storage import access, champions, files, kinds, manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root, check_name, parse_root
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import images, user_code
 from tasks.planning import model_check, user_images
@@ -64,7 +64,8 @@ def resolve(
                 names = ", ".join(sorted(splits)) or "those with rows"
                 raise ValueError(f"--split must be one of {names}, got {split!r}")
         name, note = _registered_model(root, dataset, recorded) if model == "champion" else ("", None)
-        checkpoint = _checkpoint(root, f"champion:{name}" if name else model)
+        checkpoint = champions.find_checkpoint(root, f"champion:{name}" if name else model, option="--model")
+        check_committed("--model", checkpoint, kinds=("checkpoint",))
         if recorded is None:
             new, values = _new_images(root, dataset, checkpoint, split=split)
             new = dataclasses.replace(new, notes=(*new.notes, note)) if note else new
@@ -97,19 +98,6 @@ def _check_shape(data: manifest.Manifest, checkpoint: CheckpointURI) -> None:
             f"--data: its images have shape {shape}, but model {checkpoint} expects {expected}; choose another "
             "--data or --model"
         )
-
-
-def _checkpoint(root: Root, model: str) -> CheckpointURI:
-    kind, _, name = model.partition(":")
-    if kind == "champion":
-        try:
-            checkpoint = champions.require_champion(root, check_name(name, field="--model champion:NAME"))
-        except ValueError as error:
-            raise ValueError(str(error) if "--model" in str(error) else f"--model: {error}") from None
-    else:
-        checkpoint = CheckpointURI(parse_root(model, option="--model"))
-    check_committed("--model", checkpoint, kinds=("checkpoint",))
-    return checkpoint
 
 
 def are_user_images(uri: DatasetURI) -> bool:
@@ -159,8 +147,7 @@ def _registered_model(root: Root, data: URI, recorded: manifest.Manifest | None)
     """Return the registered model whose champion predicts `data`, and a line if it was one of several.
 
     For a dataset, of which `recorded` is the manifest, it is that of its source. For images it is that of their folder
-    if it has a champion, else the only one with a champion, else the only one whose champion was trained on a user's
-    images. Raises `ValueError` listing them if there are more.
+    if it has a champion, else the only one whose champion was trained on a user's images; else there is no name.
     """
     if recorded is not None:
         if "raw" in recorded.parents:
@@ -174,11 +161,9 @@ def _registered_model(root: Root, data: URI, recorded: manifest.Manifest | None)
         data = URI(recorded.statistics["sources"][0]["url"])
     named = champions.with_champion(root)
     of_folder = champions.default_for_user_images(user_images.name_of(data), data)
-    if of_folder in named or not named:
+    if of_folder in named:
         return of_folder, None
-    if len(named) == 1:
-        return named[0], None
-    if len(trained := champions.trained_on_user_images(root, named)) == 1:
+    if len(named) > 1 and len(trained := champions.trained_on_user_images(root, named)) == 1:
         name = trained[0]
         return name, f"predicted with champion:{name}, the only one of {len(named)} champions trained on user images"
-    raise ValueError(f"--model: there are several champions; choose one: champion:{', champion:'.join(named)}")
+    return "", None

@@ -101,7 +101,7 @@ REQUESTS = [
     Bad("predict --data {checkpoint}", "--data ... raw or prepared ... {checkpoint} of kind checkpoint"),
     Bad("predict --data {raw} --split nosuch", "--split ... test ... 'nosuch'"),
     Bad("predict --data {raw}", "--model ... no champion of 'mnist'"),
-    Bad("predict --data {raw} --model champion:../x", "--model ... champion:NAME ... '../x'"),
+    Bad("predict --data {raw} --model champion:../x", "--model ... registered model ... '../x'"),
     Bad("predict --data {prepared}", "--data ... its source ... datasets/raw/gone-0123456789ab"),
     Bad("predict --data {foreign}", "--data ... {foreign} ... champion:NAME"),
     Bad("predict --data {raw} --model {raw}", "--model ... of kind checkpoint ... {raw} of kind raw"),
