@@ -113,30 +113,16 @@ def test_a_lost_head_fails_the_try_and_the_next_attaches_to_the_job_or_submits_a
     assert len(cluster.jobs) == 1
 
 
-def test_a_job_is_stopped_if_its_run_is_cancelled_while_it_is_submitted(
-    cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = cluster.submit_job
-
-    def submit(**options: Any) -> str:
-        whole(**options)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cluster, "submit_job", submit)
-    with pytest.raises(KeyboardInterrupt):
-        ClusterRunner(ADDRESS).run("train", spec)
-    assert cluster.stopped == list(cluster.jobs) and len(cluster.jobs) == 1
-
-
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize(
     ("error", "is_cancelled", "is_stopped"),
     [
         (TerminationSignal(signal=15), False, False),
         (TerminationSignal(signal=15), True, True),
+        (KeyboardInterrupt(), False, True),
         (DeadlineExceeded(), False, True),
     ],
-    ids=["evicted", "cancelled", "deadline"],
+    ids=["evicted", "cancelled", "Ctrl-C", "deadline"],
 )
 def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_of_its_run_has_to_end(
     cluster: Cluster,
@@ -147,9 +133,10 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
     is_stopped: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    runner = ClusterRunner(ADDRESS)
+    submit = cluster.submit_job
 
-    def interrupted(*_: Any) -> None:
+    def interrupted(**options: Any) -> None:
+        submit(**options)
         if is_cancelled:
             with get_client(sync_client=True) as client:
                 client.set_flow_run_state(UUID(str(flow_run.id)), Cancelling(), force=True)
@@ -157,9 +144,9 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
 
     @flow
     def trains() -> None:
-        monkeypatch.setattr(runner, "_follow", interrupted)
+        monkeypatch.setattr(cluster, "submit_job", interrupted)
         with pytest.raises(type(error)):
-            runner.run("train", spec)
+            ClusterRunner(ADDRESS).run("train", spec)
 
     trains()
     (job,) = cluster.jobs
