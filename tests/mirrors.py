@@ -14,9 +14,9 @@ from urllib.parse import unquote
 from tasks.learning.downloading import fetch_file
 from tasks.learning.sources import Source
 
-Fault = int | Literal["truncated", "wrong", "reset", "garbage", "stall"] | None
+Fault = int | Literal["truncated", "wrong", "reset", "garbage"] | None
 """What one request gets: an HTTP status, half of the file, other bytes of the same length, a connection reset,
-something that is not HTTP, silence until the mirror ends, or (none) the file."""
+something that is not HTTP, or (none) the file."""
 
 
 class Mirror:
@@ -52,7 +52,6 @@ def serve(folder: Path) -> Iterator[Mirror]:
         try:
             yield server.mirror
         finally:
-            server.ended.set()
             server.shutdown()
             thread.join()
 
@@ -69,7 +68,6 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder = folder
-        self.ended = threading.Event()
         self.mirror = Mirror(f"http://127.0.0.1:{self.server_port}/")
 
 
@@ -82,8 +80,6 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):  # torchvision hangs up on its first request once it has the headers
             if fault == "reset":
                 self._reset()
-            elif fault == "stall":
-                self.server.ended.wait()
             elif fault == "garbage":
                 self.wfile.write(b"220 mail.example ESMTP\r\n")
             elif isinstance(fault, int):

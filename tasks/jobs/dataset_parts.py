@@ -75,16 +75,17 @@ def starts(slices: Sequence[Slice]) -> list[int]:
     return list(itertools.accumulate(map(len, slices), initial=0))[:-1]
 
 
-def read_here(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = False) -> Iterator[pa.Table]:
-    """Yield a table for each of `slices`, in order; `numbered` adds a column `row`, counting from 0 over all rows."""
+def read_numbered(uri: DatasetURI, listed: Sequence[File]) -> Iterator[pa.Table]:
+    """Yield a table for each file, in order, with a column `row`, counting from 0 over all rows."""
+    slices = whole_files(listed)
     for part, first in zip(slices, starts(slices), strict=True):
-        yield read_slice(uri, part, first=first if numbered else None)
+        yield read_slice(uri, part, first=first)
 
 
 def read_ahead(
     uri: DatasetURI, slices: Sequence[Slice], *, transform: Callable[[pa.Table], pa.Table] = lambda table: table
 ) -> Iterator[pa.Table]:
-    """Yield `transform` of the tables of `read_here`; other threads read and transform the next ones meanwhile."""
+    """Yield `transform` of each slice's table, in order; other threads read and transform the next ones meanwhile."""
     return in_threads(lambda part: transform(read_slice(uri, part, first=None)), slices, threads=_AHEAD)
 
 

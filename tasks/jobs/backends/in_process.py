@@ -24,7 +24,7 @@ class InProcessBackend:
     def map(
         self, uri: DatasetURI, listed: Sequence[File], function: Function, /, **keywords: Any
     ) -> Iterator[pa.Table]:
-        for table in dataset_parts.read_here(uri, dataset_parts.whole_files(listed), numbered=True):
+        for table in dataset_parts.read_numbered(uri, listed):
             yield function(table, **keywords)
 
     def regroup(
@@ -33,7 +33,7 @@ class InProcessBackend:
         sent = pa.concat_tables(
             route_rows(table, targets)
             for listed, targets in routes
-            for table in dataset_parts.read_here(uri, dataset_parts.whole_files(listed), numbered=True)
+            for table in dataset_parts.read_numbered(uri, listed)
         )
         part = sent["part"].to_numpy()
         order = np.argsort(part, kind="stable")
