@@ -13,8 +13,8 @@ from storage import manifest
 from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.uri import ReportURI, Root
+from tasks import report_page
 from tasks.orchestration.artifacts import REPORTS_URL
-from tasks.report_page import runs_page
 
 _HOST = "127.0.0.1"
 _NAME = "[a-z0-9][A-Za-z0-9._-]*-[0-9a-f]{12}"
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind = "text/html; charset=utf-8"
         try:
             if self.path in ("/", "/index.html"):
-                content = runs_page.render(self._root, links_to="/")
+                content = report_page.render_runs(self._root, links_to="/")
             elif match := _MANIFEST.fullmatch(self.path):
                 content, kind = manifest.load(self._root.child(match[1])).to_json(), "application/json"
             else:

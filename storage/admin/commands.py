@@ -188,10 +188,10 @@ def _show_runs(root: Root, *, html: str | None, as_json: bool) -> int:
     """Print all runs below `root`; return the exit code."""
     rows, damaged = runs.of(root)
     if html:
-        from tasks.report_page import runs_page  # its imports take longer than most commands
+        from tasks import report_page  # its imports take longer than most commands
 
         page = access.parse_file(html, option="--html")
-        files.put(page, runs_page.render(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/"))
+        files.put(page, report_page.render_runs(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/"))
     if as_json:
         print(json.dumps(rows, indent=1))
     elif rows:

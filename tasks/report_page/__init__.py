@@ -1,4 +1,4 @@
-"""The report page: all results of one training run in a single self-contained HTML file."""
+"""The report page, all results of one training run in a single self-contained HTML file; and the page of all runs."""
 
 import dataclasses
 import datetime
@@ -7,13 +7,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
+from storage.admin import runs
 from storage.decision import METRICS, Decision, metric_title
-from storage.uri import URI
+from storage.kinds import REPORT
+from storage.uri import URI, Root
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
 from tasks.learning.metrics import wilson
@@ -150,6 +153,28 @@ def render(data: ReportData) -> str:
         worse_slices=slices.worse(data.slices["slices"]) if data.slices else (),
         longest_word=_longest_word(data.classes),
     )
+
+
+def render_runs(root: Root, *, links_to: str) -> bytes:
+    """Render the page as self-contained HTML without scripts; the same storage gives the same bytes.
+
+    Args:
+        root: Storage root.
+        links_to: Address of the root for the links to reports, with a slash at the end; not quoted.
+    """
+    rows, damaged = runs.of(root)
+    template = environment().get_template("runs.html.j2")
+    return template.render(
+        root_name=root.name,
+        rows=[_shown(row, links_to) for row in reversed(rows)],
+        damaged=damaged,
+        longest_word=0,
+    ).encode()
+
+
+def _shown(row: dict[str, Any], links_to: str) -> dict[str, Any]:
+    link = quote(f"{links_to}{REPORT.folder}/{row['uri'].name}/index.html", safe="/:")
+    return row | {"link": link, "changed": runs.changes_as_text(row["changes"]), "mark": runs.mark(row)}
 
 
 def environment(*folders: Path) -> jinja2.Environment:

@@ -10,7 +10,7 @@ import pytest
 from storage import files, manifest, registry
 from storage.__main__ import main
 from storage.uri import Root
-from tasks.report_page import runs_page
+from tasks import report_page
 from tests.report_page.browser import VIEWS, Browser, chromium
 from tests.report_page.finished_runs import commit_run, commit_runs
 from tests.report_page.test_browser import ask
@@ -90,6 +90,6 @@ def test_stored_text_is_shown_and_never_executed(browser: Browser, tmp_path: Pat
 def test_damaged_runs_are_named_and_the_others_shown(root: Root) -> None:
     reports = [commit_run(root, number) for number in range(2)]
     files.put(reports[0].child(manifest.NAME), b"garbage")
-    page = runs_page.render(root, links_to="/").decode()
+    page = report_page.render_runs(root, links_to="/").decode()
     assert f"{reports[0]}/_manifest.json cannot be read" in page
     assert re.findall(r'<th scope="row"><a href="([^"]*)"', page) == [f"/reports/{reports[1].name}/index.html"]
