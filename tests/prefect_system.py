@@ -162,8 +162,6 @@ class PrefectSystem(Server):
             "PREFECT_HOME": str(folder / "home"),
             "PREFECT_API_URL": self.url,
             "PREFECT_SERVER_ANALYTICS_ENABLED": "0",
-            "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
-            "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15",
             "PIPELINE_STORAGE": str(folder / "root"),
             "AWS_SECRET_ACCESS_KEY": CANARY,
             "COLUMNS": "200",

@@ -1,9 +1,6 @@
-"""Schedules and queues of a real server on SQLite: what runs by itself, waits, is deleted."""
+"""Schedules and queues of a real server on SQLite: what runs by itself, and what waits."""
 
-import contextlib
 import re
-import sqlite3
-import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -108,31 +105,3 @@ def test_a_promotion_starts_the_prediction_of_the_documentation(prefect_system: 
     (started,) = await_that(lambda: prefect_system.api("POST", "/flow_runs/filter", wanted), limit_s=60)
     assert started["created_by"]["type"] == "AUTOMATION"
     assert prefect_system.await_end(started["id"]) == ["Completed"], prefect_system.log(started["id"])
-
-
-def test_old_runs_and_events_leave_the_database(prefect_system: PrefectSystem) -> None:
-    old, new = _add_run_and_event(prefect_system, days_ago=91), _add_run_and_event(prefect_system, days_ago=1)
-    await_that(lambda: _held(prefect_system) & {*old, *new} == {*new}, limit_s=120, interval_s=0.5)
-
-
-def _add_run_and_event(prefect_system: PrefectSystem, *, days_ago: int) -> tuple[str, str]:
-    """The ids of a run that ended then, and of an event of that time."""
-    at = datetime.now(UTC) - timedelta(days=days_ago)
-    event = str(uuid.uuid4())
-    body = {"id": event, "event": "aged", "occurred": at.isoformat(), "resource": {"prefect.resource.id": "aged"}}
-    prefect_system.api("POST", "/events", [body])
-    body = {"flow_id": prefect_system.deployment("mnist/smoke")["flow_id"], "state": {"type": "COMPLETED"}}
-    run = prefect_system.api("POST", "/flow_runs/", body)["id"]
-    database = sqlite3.connect(Path(prefect_system.env["PREFECT_HOME"], "prefect.db"), timeout=30)
-    with contextlib.closing(database), database:
-        aged = database.execute("UPDATE flow_run SET end_time = ? WHERE id = ?", (f"{at:%Y-%m-%d %H:%M:%S.%f}", run))
-        assert aged.rowcount == 1
-    return run, event
-
-
-def _held(prefect_system: PrefectSystem) -> set[str]:
-    """The ids of what the server still shows."""
-    ever = {"filter": {"occurred": {"since": "2000-01-01T00:00:00Z"}, "event": {"name": ["aged"]}}}
-    events = prefect_system.api("POST", "/events/filter", ever)["events"]
-    runs = prefect_system.api("POST", "/flow_runs/filter", {"sort": "END_TIME_DESC"})
-    return {one["id"] for one in events + runs}
