@@ -109,18 +109,27 @@ def put(uri: URI, content: bytes | Path, *, mode: Literal["create", "replace"] =
             s3.create(uri, content)
         else:
             s3.replace(uri, content)
+    elif isinstance(content, bytes):
+        try:
+            _put_on_disk(uri, content, mode)
+        except FileNotFoundError:  # another run of the same command has just removed the folder: scratch of a result
+            _put_on_disk(uri, content, mode)
     else:
-        with _beside(uri, needed=len(content) if isinstance(content, bytes) else content.stat().st_size) as temporary:
-            if isinstance(content, bytes):
-                temporary.write_bytes(content)
-            else:
-                shutil.move(content, temporary)  # a rename if both are on one disk
-                os.chmod(temporary, 0o644)  # as all other files in storage
-            failpoint("write", uri)
-            _flush(temporary)
-            (os.link if mode == "create" else os.replace)(temporary, uri)
-        _flush(Path(uri).parent)
+        _put_on_disk(uri, content, mode)
     failpoint("written", uri)
+
+
+def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "replace"]) -> None:
+    with _beside(uri, needed=len(content) if isinstance(content, bytes) else content.stat().st_size) as temporary:
+        if isinstance(content, bytes):
+            temporary.write_bytes(content)
+        else:
+            shutil.move(content, temporary)  # a rename if both are on one disk
+            os.chmod(temporary, 0o644)  # as all other files in storage
+        failpoint("write", uri)
+        _flush(temporary)
+        (os.link if mode == "create" else os.replace)(temporary, uri)
+    _flush(Path(uri).parent)
 
 
 def children(uri: URI) -> list[str]:

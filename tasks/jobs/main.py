@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from storage import files, manifest
+from storage import manifest
 from storage.failpoints import failpoint
 from storage.process import gc_paused
 from storage.uri import URI
 from tasks.jobs import errors, events
 from tasks.jobs.deadline import deadline
 from tasks.jobs.events import ERROR
-from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
 
 if TYPE_CHECKING:
     from tasks.jobs.backends.base import StageBackend
@@ -45,7 +45,7 @@ def main(stage: str) -> None:
     place = sys.argv[1]
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
-        spec = _SPECS[stage].model_validate_json(files.read(uri))
+        spec = _SPECS[stage].model_validate_json(read_digested(uri))
         with deadline(spec.deadline_s):
             _work_on_ray(spec)
     except Exception as error:

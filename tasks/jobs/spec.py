@@ -1,11 +1,13 @@
 """What a job is asked to do: its spec, a JSON file in storage."""
 
 import hashlib
+import re
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from storage import files
+from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, PredictionsURI, Root
 from tasks.learning.recipes import Recipe
 from tasks.resources.scaling import ANY, Needs, Workers
@@ -13,12 +15,27 @@ from tasks.resources.scaling import ANY, Needs, Workers
 NEW = "new"
 """Split of images that are only predicted, without a part in training."""
 
+_DIGESTED = re.compile(r".+-([0-9a-f]{64})\.json")
+
 
 def write_digested(folder: URI, name: str, content: bytes) -> URI:
-    """Write `content` for a job, in a file whose name ends with its SHA-256, so that no other run changes it."""
+    """Write `content` for a job, in a file whose name ends with its SHA-256; return its URI."""
     place = folder.child(f"{name}-{hashlib.sha256(content).hexdigest()}.json")
     files.put(place, content)
     return place
+
+
+def read_digested(place: URI) -> bytes:
+    """Read a file of `write_digested`; raise `Damaged` if its content has another SHA-256 than its name says.
+
+    Scratch is storage: whoever can write there must not decide what a job does, or where. A name without a SHA-256,
+    of a file that somebody wrote by hand, says nothing.
+    """
+    content = files.read(place)
+    named = _DIGESTED.fullmatch(place.name)
+    if named and named[1] != hashlib.sha256(content).hexdigest():
+        raise Damaged(f"{place} is not what the run wrote (SHA-256), so the job did nothing; run again")
+    return content
 
 
 def scratch_of(root: Root, target: URI) -> URI:

@@ -1,4 +1,4 @@
-"""A job run by hand, without Prefect, on a Ray of its own."""
+"""A job run by hand, without Prefect, on a Ray of its own; and one whose spec was altered."""
 
 import os
 import subprocess
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from storage.uri import DatasetURI, Root
-from tasks.jobs.spec import PreprocessSpec
+from tasks.jobs import main
+from tasks.jobs.events import ERROR
+from tasks.jobs.spec import PreprocessSpec, write_digested
 from tests.runs import CHECKOUT
 
 
@@ -30,3 +32,23 @@ def test_a_job_run_by_hand_ends_plainly_and_leaves_no_token_that_others_can_read
     assert job.returncode == 1
     assert f"{missing} is not committed" in job.stdout
     assert not (tmp_path / ".ray").exists()
+
+
+def test_a_job_whose_spec_was_altered_in_scratch_refuses_it_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, elsewhere = Root(f"{tmp_path}/root"), Root(f"{tmp_path}/elsewhere")
+    source = DatasetURI(root.child("datasets/raw/any-0123456789ab"))
+    target = DatasetURI(root.child("datasets/prepared/any-0123456789ab"))
+    spec = PreprocessSpec(storage=root, deadline_s=300, threads=1, source=source, target=target, parameters={})
+    place = write_digested(spec.scratch, "preprocess", spec.model_dump_json().encode())
+    altered = spec.model_copy(update={"storage": elsewhere, "target": elsewhere.child("datasets/prepared/x-1")})
+    Path(place).write_text(altered.model_dump_json())
+    monkeypatch.setattr(sys, "argv", ["preprocess", place])
+    monkeypatch.setattr(main, "_work_on_ray", lambda spec: pytest.fail("the job began to work"))
+    with pytest.raises(SystemExit) as end:
+        main.main("preprocess")
+    assert end.value.code == 1 and not Path(elsewhere).exists()
+    error = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(ERROR))
+    assert f"{place} is not what the run wrote (SHA-256), so the job did nothing; run again" in error
+    assert '"permanent": true' in error

@@ -18,7 +18,7 @@ from storage.uri import URI
 from tasks.jobs import row_tables, thumbnail_parts
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
-from tasks.jobs.spec import IngestSpec, UserFile, write_digested
+from tasks.jobs.spec import IngestSpec, UserFile, read_digested, write_digested
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
 
@@ -37,7 +37,7 @@ def write_listing(scratch: URI, entries: Sequence[UserFile]) -> URI:
 def listed(spec: IngestSpec) -> list[UserFile]:
     """Load the list of files, sorted by split and path."""
     assert spec.listing is not None
-    return [UserFile(**entry) for entry in json.loads(files.read(spec.listing))]
+    return [UserFile(**entry) for entry in json.loads(read_digested(spec.listing))]
 
 
 def shape_of(spec: IngestSpec) -> tuple[int, int, int]:
