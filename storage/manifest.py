@@ -14,7 +14,8 @@ from storage.error_policy import Permanent
 from storage.kinds import KindName
 from storage.uri import URI, Root
 
-NAME = reference.MANIFEST
+NAME = "_manifest.json"
+"""File name of a manifest, directly below the URI that it commits."""
 DIGEST_LENGTH = 12
 """Number of hexadecimal digits of a file's SHA-256 in its name."""
 

@@ -5,13 +5,9 @@ refer to it as `<shelf>/<name>`; files elsewhere use its URI.
 """
 
 import os
-from typing import Final
 
 from storage.kinds import KINDS
 from storage.uri import URI, Root
-
-MANIFEST: Final = "_manifest.json"
-"""File name of a manifest, directly below the URI that it commits."""
 
 
 def of(uri: URI, *, root: Root) -> str:

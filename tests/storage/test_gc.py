@@ -1,7 +1,7 @@
 """Garbage collection deletes garbage and keeps everything that may still be needed."""
 
 import contextlib
-import shutil
+import os
 import time
 import uuid
 from collections.abc import Collection
@@ -220,40 +220,28 @@ def test_the_same_on_s3(s3: Server) -> None:
     assert rest(root, kept | gone) == kept
 
 
-def test_cut_off_at_some_moment_nothing_readable_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remove, left = files.remove, 0
+def test_cut_off_at_any_moment_nothing_readable_is_damaged(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, champion = results.run(root, "model"), results.run(root, "champion")
+    results.decide(root, champion)
+    remove, num_kills = files.remove, 0
 
     class Killed(Exception):
         pass
 
-    def remove_some(uri: URI) -> None:
-        nonlocal left
-        for place in [uri.child(entry.path) for entry in files.walk(uri)] or [uri]:
-            if left == 0:
-                raise Killed
-            left -= 1
-            remove(place)
+    def remove_and_die(uri: URI) -> None:
+        existed = os.path.exists(uri)
+        remove(uri)
+        if existed:
+            raise Killed
 
-    root, untouched = Root(f"{tmp_path}/root"), tmp_path / "untouched"
-    model, champion = results.run(root, "model"), results.run(root, "champion")
-    results.decide(root, champion)
-    shutil.move(root, untouched)
-    for moment in range(0, 100, 3):
-        shutil.rmtree(root, ignore_errors=True)
-        shutil.copytree(untouched, root)
-        left = moment
-        monkeypatch.setattr(files, "remove", remove_some)
-        with contextlib.suppress(Killed):
+    monkeypatch.setattr(files, "remove", remove_and_die)
+    while files.walk(model.raw):
+        with pytest.raises(Killed):
             collect(look(root))
-        monkeypatch.undo()
+        num_kills += 1
         readable = {uri for uri in model.all() | champion.all() if manifest.find(uri)}
         assert readable >= champion.all()
         for uri in readable:
             made = manifest.load(uri)
             assert {made.parent(role, of=uri) for role in made.parents} <= readable
-        if left:
-            break
-        collect(look(root))
-        assert rest(root, model.all() | champion.all()) == champion.all()
-    else:
-        pytest.fail("it never came to its end")
+    assert num_kills == 2 * len(model.all()), "each time with its manifest or the rest of its files"
