@@ -117,7 +117,8 @@ def test_report_and_summary_state_the_problems_of_the_data_and_the_interval_of_t
     assert all(f"note           {problem}\n" in shown for problem in problems)
     assert re.search(r"test accuracy  \d\.\d{4} on 12 rows \(95 % interval 0\.\d+ to [01]", shown)
     rows = tables.read_split(URI(trained["uris"]["predictions"]), "test").to_pandas()
-    assert f'<p class="muted">{rows["file"][0]}</p>' in page, "each picture is called by its file"
+    wrong = rows.loc[rows["label"] != rows["prediction"], "file"]
+    assert all(f'<p class="muted">{file}</p>' in page for file in wrong), "each mistake is called by its file"
 
 
 def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goes_on_from_the_champion(
