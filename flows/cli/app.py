@@ -187,8 +187,8 @@ def diff(options: DiffOptions) -> int:
 @exits.command(
     app,
     epilog=exits.verbatim("""
-Stop it with Ctrl-C: the next `make up` resumes the active runs within minutes, as it restarts each run that crashed
-in the last day, at most three times.
+Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
+runs that crashed, each at most three times.
 Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others
 --host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""),
 )

@@ -13,6 +13,8 @@ from storage.exits import refused_if_invalid
 from storage.uri import parse_root
 from tasks.runners.child import Child
 
+_WORKER = f"make-up-{socket.gethostname()}"
+"""Worker name; identifies the runs that end with this `make up`."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Hosts that only this machine can reach."""
 _LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
@@ -44,7 +46,7 @@ def main(host: str, port: int) -> int:
             reports = _NOT_SERVED
             if host in _LOOPBACK:
                 reports = f"{stack.enter_context(report_server.serving(root, port + 1))} ({root})"
-            worker = stack.enter_context(_running("worker", "start", "--pool", "pipeline"))
+            worker = stack.enter_context(_worker())
             print(_READY.format(ui=f"http://{host}:{port}", url=url, reports=reports), flush=True)
             _watch(server, worker)
     return 0
@@ -90,6 +92,22 @@ def _running(name: str, *words: str) -> Iterator[Child]:
     finally:
         print(f"stopping the {name}", flush=True)
         child.end()
+
+
+@contextlib.contextmanager
+def _worker() -> Iterator[Child]:
+    """Run the worker; after Ctrl-C, return the runs that it leaves to the queue."""
+    from prefect.client.orchestration import get_client
+
+    from flows.server import watch
+
+    try:
+        with _running("worker", "start", "--pool", "pipeline", "--name", _WORKER) as worker:
+            yield worker
+    except KeyboardInterrupt:
+        with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone
+            _tell(watch.release(client, worker=_WORKER))
+        raise
 
 
 def _tell(lines: Iterable[str]) -> None:

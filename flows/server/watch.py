@@ -94,6 +94,16 @@ class Watch:
         return _cancelled() if run.state.is_cancelling() else Crashed(message=_SILENT)
 
 
+def release(client: SyncPrefectClient, *, worker: str) -> Iterator[str]:
+    """Return the runs that ended with `worker`, which a person stopped, to the queue; this counts as no restart."""
+    for run in _unfinished_runs(client):
+        assert run.state is not None
+        is_older = run.state.is_crashed() and datetime.now(UTC) - run.state.timestamp > SILENCE
+        if run.labels.get("prefect.worker.name") == worker and not is_older:
+            state = _cancelled() if run.state.is_cancelling() else AwaitingRetry(message="the worker was stopped")
+            yield from _set_state(client, run, state)
+
+
 def _unfinished_runs(client: SyncPrefectClient) -> list[FlowRun]:
     """List this project's deployment runs that have begun and not ended, or crashed within a day and not given up."""
     begun = _read(client, [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
