@@ -8,15 +8,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from storage import files, manifest, reference
-from storage.error_policy import Permanent
 from storage.kinds import KINDS
 from storage.manifest import File, Manifest, Parent
 from storage.producer import producer
 from storage.uri import URI
-
-
-class ParentChanged(Permanent, RuntimeError):
-    """A parent was deleted and made again with other bytes than those that a result was made from or named after."""
 
 
 def write_file(
@@ -50,7 +45,6 @@ def commit(
     kind: str,
     parents: Mapping[str, URI | Parent],
     parameters: Mapping[str, Any],
-    expected: Mapping[str, str] | None = None,
     listed: Sequence[File],
     schema: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Any] | None = None,
@@ -58,12 +52,10 @@ def commit(
     """Commit a result in one step; the first committer wins, and every committer gets the winner's manifest.
 
     Pass as `parents` what `as_parent` returned for the manifests that were read. A parent given as a URI is read now;
-    raises `FileNotFoundError` if it is not committed. Raises `ParentChanged` if the content of a parent does not have
-    the digest that `expected` holds for its role.
+    raises `FileNotFoundError` if it is not committed.
     """
     assert parents.keys() <= {*KINDS[kind].parents}, f"{kind} has no parents {', '.join(parents)}"
     recorded = {role: _parent(parent, of=uri) for role, parent in parents.items()}
-    check_parents(uri, recorded, expected or {})
     result = Manifest(
         kind=kind,
         fingerprint=uri.fingerprint,
@@ -82,16 +74,6 @@ def commit(
     except FileExistsError:
         return manifest.load(uri)
     return Manifest.model_validate_json(content)  # as every later reader sees it: JSON has no tuples, no integer keys
-
-
-def check_parents(uri: URI, recorded: Mapping[str, Parent], expected: Mapping[str, str]) -> None:
-    """Raise `ParentChanged` if a recorded parent of `uri` has other content than `expected`, its digest by role."""
-    for role, parent in recorded.items():
-        if parent.content != expected.get(role, parent.content):
-            raise ParentChanged(
-                f"{uri} belongs to other bytes of {parent.uri}, which was deleted and made again; the same command "
-                "again plans anew and finds the name of the result of these bytes"
-            )
 
 
 def _parent(parent: URI | Parent, *, of: URI) -> Parent:

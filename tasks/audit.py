@@ -16,13 +16,13 @@ from tasks.planning.parameters import Timeouts
 def audit(predictions: Sequence[PredictionsURI], target: AuditURI, timeouts: Timeouts) -> AuditURI:
     """Compare labels with out-of-fold probabilities; write a table of suspects, worst first, and a page."""
     parents: dict[str, URI] = dict(zip(kinds.AUDIT.parents, predictions, strict=False))
-    with stage("audit", target, kind=kinds.AUDIT, parents=parents, timeout_s=timeouts.stage_s) as current:
+    with stage("audit", target, parents=parents, timeout_s=timeouts.stage_s) as current:
         if not current.reused:
-            _write(parents, target, expected=current.parents)
+            _write(parents, target)
     return target
 
 
-def _write(predictions: Mapping[str, URI], target: AuditURI, *, expected: Mapping[str, str]) -> None:
+def _write(predictions: Mapping[str, URI], target: AuditURI) -> None:
     read = {role: manifest.load(uri) for role, uri in predictions.items()}
     folds = [Fold(PredictionsURI(uri)) for uri in predictions.values()]
     suspects = find_suspects(folds)
@@ -31,7 +31,6 @@ def _write(predictions: Mapping[str, URI], target: AuditURI, *, expected: Mappin
         target,
         kind="audit",
         parents={role: read[role].as_parent(uri) for role, uri in predictions.items()},
-        expected=expected,
         parameters={},
         listed=[
             tables.write_part(target, suspects, split="suspects", index=0),

@@ -2,14 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from prefect import task
 
-from storage import commits, kinds, manifest, tables
+from storage import commits, manifest, tables
 from storage.error_policy import Permanent
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.jobs import row_facts
@@ -29,16 +28,13 @@ def evaluate(
     predictions: PredictionsURI, evaluation: EvaluationURI, timeouts: Timeouts, name: str = "evaluate"
 ) -> EvaluationURI:
     """Compute all metrics and the worst mistakes over exactly the test rows; raise `WrongRows` for others."""
-    kind, parents = kinds.EVALUATION, {"predictions": predictions}
-    with stage(name, evaluation, kind=kind, parents=parents, timeout_s=timeouts.stage_s) as current:
+    with stage(name, evaluation, parents={"predictions": predictions}, timeout_s=timeouts.stage_s) as current:
         if not current.reused:
-            write_evaluation(predictions, evaluation, expected=current.parents)
+            write_evaluation(predictions, evaluation)
     return evaluation
 
 
-def write_evaluation(
-    predictions: PredictionsURI, target: EvaluationURI, *, expected: Mapping[str, str] | None = None
-) -> None:
+def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None:
     """Compute and commit `target`: metrics.json, per_class.json, confusion.json and others.
 
     Compares classes by name. Classes that only the model knows come after those of the rows. Predicting one counts as
@@ -71,7 +67,6 @@ def write_evaluation(
         target,
         kind="evaluation",
         parents={"predictions": predicted.as_parent(predictions)},
-        expected=expected,
         parameters={},
         listed=[
             commits.write_file(target, f"{name}.json", json.dumps(value, indent=1).encode(), fixed_name=True)

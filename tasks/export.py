@@ -1,12 +1,11 @@
 """Export: a model as a file that other programs run, with the proof that it gives what the model gives."""
 
 import json
-from collections.abc import Mapping
 
 import torch
 from prefect import task
 
-from storage import commits, kinds, manifest
+from storage import commits, manifest
 from storage.uri import CheckpointURI, DatasetURI, ExportURI
 from tasks.exporting import card, onnx_file
 from tasks.exporting.proof import prove
@@ -19,13 +18,13 @@ from tasks.orchestration.stage import logger, stage
 def export(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, name: str = "export") -> ExportURI:
     """Export `checkpoint` unless that is done; raise `NotExportable` or `NotEqual`, with nothing committed."""
     parents = {"checkpoint": checkpoint, "prepared": prepared}
-    with stage(name, target, kind=kinds.EXPORT, parents=parents, parameters={}) as current:
+    with stage(name, target, parents=parents) as current:
         if not current.reused:
-            _write(checkpoint, prepared, target, expected=current.parents)
+            _write(checkpoint, prepared, target)
     return target
 
 
-def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, *, expected: Mapping[str, str]) -> None:
+def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI) -> None:
     read = {"checkpoint": manifest.load(checkpoint), "prepared": manifest.load(prepared)}
     reference = Inference(checkpoint, threads=torch.get_num_threads(), device=torch.device("cpu"), precision="fp32")
     model = Model(reference.model, [], precision="fp32").eval().requires_grad_(False)
@@ -45,7 +44,6 @@ def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, *
             "checkpoint": read["checkpoint"].as_parent(checkpoint),
             "prepared": read["prepared"].as_parent(prepared),
         },
-        expected=expected,
         parameters={},
         listed=[commits.write_file(target, path, content, fixed_name=True) for path, content in files.items()],
         statistics=card.summary(proof)

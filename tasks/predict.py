@@ -2,9 +2,8 @@
 
 from prefect import task
 
-from storage import kinds
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
-from tasks.jobs.spec import PredictSpec, predict_values
+from tasks.jobs.spec import PredictSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.parameters import PredictParameters, Timeouts
@@ -23,8 +22,7 @@ def predict(
 ) -> PredictionsURI:
     """Predict each row of `dataset`, or of one split, exactly once; verify and reuse parts of an earlier attempt."""
     parents: dict[str, URI] = {"checkpoint": checkpoint, "dataset": dataset}
-    values = predict_values(parameters.split, parameters.min_confidence)
-    with stage(name, predictions, kind=kinds.PREDICTIONS, parents=parents, parameters=values) as current:
+    with stage(name, predictions, parents=parents) as current:
         if not current.reused:
             spec = PredictSpec(
                 model=checkpoint,
@@ -33,7 +31,7 @@ def predict(
                 min_confidence=parameters.min_confidence,
                 workers=parameters.workers,
                 needs=parameters.needs,
-                **timeouts.of_job(predictions) | {"parents": current.parents},
+                **timeouts.of_job(predictions),
             )
             runner.run("predict", spec)
     return predictions

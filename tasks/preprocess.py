@@ -4,7 +4,6 @@ from typing import Any
 
 from prefect import task
 
-from storage import kinds
 from storage.uri import DatasetURI
 from tasks.jobs.spec import PreprocessSpec
 from tasks.orchestration.prefect_options import task_options
@@ -18,8 +17,7 @@ def preprocess(
     raw: DatasetURI, prepared: DatasetURI, values: dict[str, Any], timeouts: Timeouts, runner: Runner
 ) -> DatasetURI:
     """Write each usable row of `raw` once to a train, validation or test split; count and list unusable rows."""
-    with stage("preprocess", prepared, kind=kinds.PREPARED, parents={"raw": raw}, parameters=values) as current:
+    with stage("preprocess", prepared, parents={"raw": raw}) as current:
         if not current.reused:
-            job = timeouts.of_job(prepared) | {"parents": current.parents}
-            runner.run("preprocess", PreprocessSpec(source=raw, parameters=values, **job))
+            runner.run("preprocess", PreprocessSpec(source=raw, parameters=values, **timeouts.of_job(prepared)))
     return prepared

@@ -2,7 +2,6 @@
 
 from prefect import task
 
-from storage import kinds
 from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.jobs.spec import TrainSpec
 from tasks.orchestration.prefect_options import task_options
@@ -19,17 +18,16 @@ def train(
     parents: dict[str, URI] = {"prepared": prepared}
     parents |= {"initial": parameters.initial} if parameters.initial else {}
     parents |= {"weights": parameters.weights} if parameters.weights else {}
-    values = parameters.values
-    with stage("train", checkpoint, kind=kinds.CHECKPOINT, parents=parents, parameters=values) as current:
+    with stage("train", checkpoint, parents=parents) as current:
         if not current.reused:
             spec = TrainSpec(
                 source=prepared,
                 initial=parameters.initial,
                 weights=parameters.weights,
                 recipe=parameters.recipe,
-                parameters=values,
+                parameters=parameters.values,
                 workers=parameters.workers,
-                **timeouts.of_job(checkpoint) | {"parents": current.parents},
+                **timeouts.of_job(checkpoint),
             )
             runner.run("train", spec)
     return checkpoint

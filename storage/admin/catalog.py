@@ -105,6 +105,15 @@ def find(uri: URI, *, with_files: bool = True) -> Folder:
     return dataclasses.replace(folder, entries=files.walk(uri)) if with_files and folder.manifest else folder
 
 
+def descendants(root: Root, uri: URI) -> list[URI]:
+    """Return the results below `root` that were made from `uri`, directly or not."""
+    folders, family = read_folders(list_folders(root, KINDS)), [uri]
+    for parent in family:
+        made = [folder.uri for folder in folders if parent.name in {each.name for each in folder.parents.values()}]
+        family += [child for child in made if child not in family]
+    return family[1:]
+
+
 def _with_manifest(folder: Folder) -> Folder:
     try:
         committed = manifest.load(folder.uri)

@@ -61,8 +61,6 @@ class JobSpec(BaseModel):
     """Seconds after which the job ends itself with an error."""
     stall_s: float = 600.0
     """Seconds without progress after which a training worker is restarted, or the wait for a cluster's nodes ends."""
-    parents: dict[str, str] = {}
-    """Digest of the content of each parent, by role, that the target is named after; the commit checks them."""
     threads: int | None = None
     """Threads of each computing process; None: as many as Ray gives it CPUs."""
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,13 +11,18 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
 
-from storage import commits, error_policy, files, manifest, uses
+from storage import error_policy, files, manifest, reference, uses
+from storage.admin import catalog
+from storage.error_policy import Permanent
 from storage.failpoints import failpoint
-from storage.kinds import Kind
+from storage.manifest import Manifest
 from storage.uri import URI, Root, redact_text
 from storage.uses import Uses
 from tasks.jobs.deadline import deadline
-from tasks.planning import result_uris
+
+
+class ParentChanged(Permanent, RuntimeError):
+    """A parent was deleted and made again with other bytes than those that a result was made from."""
 
 
 @dataclasses.dataclass
@@ -30,8 +36,6 @@ class Stage:
     """True if the result existed already."""
     seconds: float = 0.0
     """Duration in this run."""
-    parents: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Digest of the content of each parent, by role, that a commit of the result must record."""
 
 
 _run: ContextVar[tuple[Uses, list[Stage], float] | None] = ContextVar("run", default=None)
@@ -57,9 +61,7 @@ def stage(
     name: str,
     uri: URI | None = None,
     *,
-    kind: Kind[Any] | None = None,
     parents: Mapping[str, URI] | None = None,
-    parameters: Mapping[str, Any] | None = None,
     reused: bool = False,
     timeout_s: float | None = None,
 ) -> Iterator[Stage]:
@@ -68,15 +70,13 @@ def stage(
     Args:
         name: Name of the stage.
         uri: Its result, if it has one.
-        kind: Kind of the result, if it is named after `parents` and `parameters`.
         parents: URIs by role of what the result is made from.
-        parameters: Other values that determine it.
         reused: Whether a stage without a result has nothing to do.
         timeout_s: Seconds after which the stage is aborted (a Ray job also enforces its own time limit).
 
     Raises:
         Damaged: A file of a committed result is missing or has the wrong size.
-        ParentChanged: The result is not named after these parents, or was made from other bytes of them.
+        ParentChanged: The result was made from other bytes of its parents than they have now.
         DeadlineExceeded: The time is over.
     """
     log = logger()
@@ -86,9 +86,8 @@ def stage(
     if used is not None and uri is not None:
         used.add([uri])
     recorded = manifest.find(uri) if uri is not None else None
-    if uri is not None and kind is not None:
-        current.parents = result_uris.check_name(kind, uri, parents or {}, parameters or {})
-        commits.check_parents(uri, recorded.parents if recorded else {}, current.parents)
+    if uri is not None and recorded is not None:
+        _check_parents(uri, recorded, parents or {})
     current.reused = reused or recorded is not None
     if not current.reused:
         log.info("%s started", name, extra={"stage": name, "event": "start"})
@@ -99,6 +98,20 @@ def stage(
     took = "reused" if current.reused else f"done in {current.seconds:.1f} s"
     log.info("%s %s%s", name, took, f": {uri}" if uri else "", extra={"stage": name, "event": "end"})
     stages.append(current)
+
+
+def _check_parents(uri: URI, result: Manifest, parents: Mapping[str, URI]) -> None:
+    """Raise `ParentChanged` if the `result` at `uri` was made from other bytes than `parents`, by role, have now."""
+    for role, parent in parents.items():
+        recorded = result.parents[role].content
+        with contextlib.suppress(FileNotFoundError):  # a parent that is gone is no reason to make the result again
+            if manifest.load(parent).content != recorded:
+                stale = [uri, *catalog.descendants(reference.root_of(uri), uri)]
+                delete = "aws s3 rm --recursive" if uri.is_s3 else "rm -r"
+                raise ParentChanged(
+                    f"{uri} was made from other bytes than {parent} has now, so it is not used; to make it again, run "
+                    f"the same command after: {' && '.join(f'{delete} {shlex.quote(each)}' for each in stale)}"
+                )
 
 
 def seconds_so_far() -> float | None:

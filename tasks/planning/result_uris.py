@@ -1,19 +1,14 @@
-"""URIs of results, such that a result always belongs to the bytes of its parents.
-
-A parent that was deleted and made again may have other bytes under the same name, and so may one below another root.
-Results of other bytes keep their URIs; results of the parents in hand get other URIs.
-"""
+"""URIs of results: each is named after the names of its parents and the values that determine it."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 from storage import kinds, manifest, reference, registry
-from storage.commits import ParentChanged
 from storage.decision import Decision
 from storage.kinds import Kind, U
 from storage.manifest import Damaged, Manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, fingerprint
+from storage.uri import CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, fingerprint
 from tasks.jobs.spec import predict_values
 
 
@@ -37,41 +32,18 @@ def read(uri: U) -> Result[U]:
 def find_result(
     kind: Kind[U], root: Root, *, name: str, parents: Sequence[Result[Any]] = (), parameters: Mapping[str, Any]
 ) -> Result[U]:
-    """Return the result of `kind` that is or will be made from `parents` as they are now.
+    """Return the result of `kind` that is or will be made from `parents`.
 
     Args:
         kind: Its stage and version are part of the fingerprint.
         root: Storage root below which the result lies.
         name: Name of the result, before its fingerprint.
-        parents: Results that it is made from; those not committed yet may have any bytes.
+        parents: Results that it is made from.
         parameters: Other values that determine it.
     """
     prints = [parent.uri.fingerprint for parent in parents]
-    contents = [parent.manifest.content if parent.manifest else None for parent in parents]
-    usual = read(kind.place(root, f"{name}-{_digest(kind, prints, parameters)}"))
-    recorded = {parent.content for parent in usual.manifest.parents.values()} if usual.manifest else None
-    if not parents or recorded is None or recorded >= {content for content in contents if content}:
-        return usual
-    return read(kind.place(root, f"{name}-{_digest(kind, prints, parameters, contents)}"))
-
-
-def check_name(kind: Kind[Any], uri: URI, parents: Mapping[str, URI], parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digest of each committed parent's content; raise `ParentChanged` unless `uri` is named after them."""
-    prints = [parent.fingerprint for parent in parents.values()]
-    manifests = {role: read(parent).manifest for role, parent in parents.items()}
-    contents = {role: recorded.content for role, recorded in manifests.items() if recorded}
-    names = {_digest(kind, prints, parameters), _digest(kind, prints, parameters, [*contents.values()])}
-    if uri.fingerprint not in names and len(contents) == len(parents):
-        made_from = ", ".join(parents.values())
-        raise ParentChanged(f"{uri} is not the name of the result of {made_from}; run again, which plans anew")
-    return contents
-
-
-def _digest(
-    kind: Kind[Any], parents: list[str], parameters: Mapping[str, Any], contents: list[Any] | None = None
-) -> str:
-    made_from = dict(parameters) | ({"parents": contents} if contents else {})
-    return fingerprint(kind.stage, version=kind.version, parents=parents, parameters=made_from)
+    digest = fingerprint(kind.stage, version=kind.version, parents=prints, parameters=dict(parameters))
+    return read(kind.place(root, f"{name}-{digest}"))
 
 
 def predictions_of(

@@ -79,7 +79,6 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
         spec.target,
         kind="predictions",
         parents={"checkpoint": trained.as_parent(spec.model), "dataset": source.as_parent(spec.source)},
-        expected=spec.parents,
         parameters=predict_values(spec.split, spec.min_confidence),
         listed=written,
         schema=tables.describe(_schema(model["classes"], labelled="label" in source.columns["columns"], named=named)),

@@ -72,7 +72,6 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         kind="prepared",
         parents={"raw": raw.as_parent(spec.source)},
         parameters=spec.parameters,
-        expected=spec.parents,
         listed=entries,
         schema=tables.describe(columns),
         statistics={

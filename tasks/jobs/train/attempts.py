@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import commits, files, manifest
-from storage.commits import ParentChanged
+from storage.error_policy import Permanent
 from storage.manifest import Manifest, Parent
 from storage.uri import URI, CheckpointURI
 from tasks.jobs.spec import TrainSpec
@@ -93,13 +93,11 @@ def commit(
     target: CheckpointURI,
     *,
     parents: Mapping[str, URI | Parent],
-    expected: Mapping[str, str] | None = None,
     statistics: dict[str, Any],
 ) -> Manifest:
     """Commit the best epoch at `target`, with the whole history; the last epoch must have a checkpoint in `scratch`.
 
-    Raises `RuntimeError` if one of the two is damaged; running the job again trains the missing epochs. Raises
-    `ParentChanged` as `commits.commit` does.
+    Raises `RuntimeError` if one of the two is damaged; running the job again trains the missing epochs.
     """
     last = next(described(scratch), None)
     assert last is not None, "training ended without a checkpoint"
@@ -122,7 +120,6 @@ def commit(
         kind="checkpoint",
         parents=parents,
         parameters=final.parameters,
-        expected=expected,
         listed=[commits.write_file(target, name, data) for name, data in content.items()],
         statistics={
             "best_epoch": final.best_epoch,
@@ -141,18 +138,17 @@ def commit(
 def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) -> None:
     """Commit the best epoch, unless another run was first; the job `started` at this monotonic time.
 
-    Raises `ParentChanged` if the workers read other bytes than `prepared` lists, or the initial weights have changed.
+    Raises `Permanent` if the workers read other bytes than `prepared` lists, or the initial weights have changed.
     """
     if not manifest.is_committed(spec.target):
         newest = next(described(spec.scratch), None)
         if newest and newest[1].prepared != trained_on(spec, prepared):
-            raise ParentChanged(f"{spec.source} or the initial weights changed during the training; run again")
+            raise Permanent(f"{spec.source} or the initial weights changed during the training; run again")
         parents: dict[str, URI | Parent] = {"prepared": prepared.as_parent(spec.source)}
         commit(
             spec.scratch,
             spec.target,
             parents=parents | {role: uri for role in ("initial", "weights") if (uri := getattr(spec, role))},
-            expected=spec.parents,
             statistics={
                 "seconds": time.monotonic() - started,
                 "loader": loader,
