@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from storage import kinds
+from storage import kinds, manifest
 from storage.uri import URI, AuditURI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.planning import warm_start
 from tasks.planning.data_option import find_files, is_needed
 from tasks.planning.parameters import DownloadParameters, PredictParameters
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import Result, find_predictions, find_result, read
+from tasks.planning.result_uris import predictions_of, result_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,50 +40,48 @@ class AuditRequest:
 
 def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
     """Derive the trainings from `plan`: one for each of `folds`, or if `is_fast` its own, which judges validation."""
-    raw = read(plan.raw)
     weights = warm_start.initial_weights(plan.recipe)
     stored = find_files(plan.root, weights) if weights else None
-    planned = [_of_run(plan)] if is_fast else [_fold(plan, raw, stored, number, folds) for number in range(folds)]
-    predictions = [read(fold.predictions) for fold in planned]
+    planned = [_of_run(plan)] if is_fast else [_fold(plan, stored, number, folds) for number in range(folds)]
+    predictions = [fold.predictions for fold in planned]
     name = plan.checkpoint.name.rpartition("-")[0]
-    audit = find_result(kinds.AUDIT, plan.root, name=name, parents=predictions, parameters={})
-    checkpoints = [read(fold.checkpoint) for fold in planned]
-    is_downloaded = not stored or not any(is_needed(stored.uri, child=checkpoint) for checkpoint in checkpoints)
-    uses: list[URI | None] = [plan.files, plan.raw, plan.weights, audit.uri]
+    audit = result_of(kinds.AUDIT, plan.root, name=name, parents=predictions, parameters={})
+    is_downloaded = not stored or not any(is_needed(stored, child=fold.checkpoint) for fold in planned)
+    uses: list[URI | None] = [plan.files, plan.raw, plan.weights, audit]
     uses += [uri for fold in planned for uri in (fold.prepared, fold.checkpoint, fold.predictions)]
+    is_done = manifest.is_committed(audit)
     return AuditRequest(
         plan=plan,
         folds=tuple(planned),
-        audit=audit.uri,
+        audit=audit,
         download=dataclasses.replace(plan.download, weights=None if is_downloaded else weights),
         uses=tuple(uri for uri in uses if uri is not None),
-        is_done=audit.manifest is not None,
-        needs_ray=audit.manifest is None and not all(result.manifest for result in predictions),
+        is_done=is_done,
+        needs_ray=not is_done and not all(map(manifest.is_committed, predictions)),
     )
 
 
 def _of_run(plan: Plan) -> Fold:
-    predictions = find_predictions(plan.root, read(plan.checkpoint), read(plan.prepared), split="validation")
     return Fold(
         prepared=plan.prepared,
         preprocess=plan.preprocess,
         checkpoint=plan.checkpoint,
-        predictions=predictions.uri,
+        predictions=predictions_of(plan.root, plan.checkpoint, plan.prepared, split="validation"),
         predict=dataclasses.replace(plan.predict, split="validation"),
     )
 
 
-def _fold(plan: Plan, raw: Result[DatasetURI], stored: Result[Any] | None, number: int, folds: int) -> Fold:
+def _fold(plan: Plan, stored: URI | None, number: int, folds: int) -> Fold:
     """Return the training whose test rows are fold `number` of all rows."""
     values = plan.preprocess | {"fold": number, "folds": folds}
     data_name, name = (uri.name.rpartition("-")[0] for uri in (plan.prepared, plan.checkpoint))
-    prepared = find_result(kinds.PREPARED, plan.root, name=data_name, parents=[raw], parameters=values)
-    parents = [prepared, *([stored] if stored else [])]
-    checkpoint = find_result(kinds.CHECKPOINT, plan.root, name=name, parents=parents, parameters=plan.train.values)
+    prepared = result_of(kinds.PREPARED, plan.root, name=data_name, parents=[plan.raw], parameters=values)
+    parents: list[URI] = [prepared, *([stored] if stored else [])]
+    checkpoint = result_of(kinds.CHECKPOINT, plan.root, name=name, parents=parents, parameters=plan.train.values)
     return Fold(
-        prepared=prepared.uri,
+        prepared=prepared,
         preprocess=values,
-        checkpoint=checkpoint.uri,
-        predictions=find_predictions(plan.root, checkpoint, prepared, split="test").uri,
+        checkpoint=checkpoint,
+        predictions=predictions_of(plan.root, checkpoint, prepared, split="test"),
         predict=plan.predict,
     )

@@ -11,7 +11,7 @@ from tasks.learning import images, recipes, sources, user_code
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Download, Source
 from tasks.planning import user_images
-from tasks.planning.result_uris import Result, find_result
+from tasks.planning.result_uris import result_of
 from tasks.planning.user_images import UserImages
 from tasks.planning.user_images.layout import EXPECTED
 
@@ -77,14 +77,15 @@ class TrainingData:
     is_user_images: bool
     source: Source | None = None
     user_images: UserImages | None = None
-    raw: Result[DatasetURI] | None = None
+    raw: DatasetURI | None = None
+    """An existing raw dataset."""
 
     @property
     def uri(self) -> URI | None:
         """URI from `--data`."""
         if self.user_images is not None:
             return self.user_images.uri
-        return self.raw.uri if self.raw else None
+        return self.raw
 
     def ingest_values(self) -> dict[str, Any]:
         """Return the values that the raw dataset records."""
@@ -97,8 +98,8 @@ class TrainingData:
                     values["group"] = self.recipe.split.group
         return values
 
-    def find_raw(self, root: Root, *, refresh: int) -> Result[DatasetURI]:
-        """Return the raw dataset, named after what it is made from."""
+    def find_raw(self, root: Root, *, refresh: int) -> DatasetURI:
+        """Return the URI of the raw dataset, named after what it is made from."""
         if self.raw is not None:
             return self.raw
         if self.user_images is not None:
@@ -108,36 +109,35 @@ class TrainingData:
             made_from = _checksums(self.source)
             if user_code.is_reference(self.recipe.data.source):  # the user's own code reads the files
                 made_from["code"] = self.recipe.data.source
-        return find_result(kinds.RAW, root, name=self.name, parameters=made_from | {"refresh": refresh})
+        return result_of(kinds.RAW, root, name=self.name, parameters=made_from | {"refresh": refresh})
 
-    def find_files(self, root: Root, raw: Result[DatasetURI], *, refresh: int) -> FilesURI | None:
+    def find_files(self, root: Root, raw: DatasetURI, *, refresh: int) -> FilesURI | None:
         """Return the URI of the downloaded files; None if they are gone or damaged but the raw dataset exists."""
         if self.source is None:
             return None
-        files = find_files(root, self.source, refresh=refresh).uri
+        files = find_files(root, self.source, refresh=refresh)
         return files if is_needed(files, child=raw) else None
 
-    def images(self, raw: Result[DatasetURI]) -> tuple[tuple[int, int, int] | None, tuple[str, ...] | None]:
+    def images(self, raw: DatasetURI) -> tuple[tuple[int, int, int] | None, tuple[str, ...] | None]:
         """Return shape and classes of the images; None where they are unknown until the data is read."""
         if self.source is not None:
             return self.source.image_shape, self.source.classes
-        if self.user_images is not None and (self.user_images.classes or raw.manifest is None):
+        if self.user_images is not None and (self.user_images.classes or not manifest.is_committed(raw)):
             size = self.recipe.data.image_size
             return (size, size, self.recipe.data.channels), self.user_images.classes or None
-        assert raw.manifest is not None
-        metadata = raw.manifest.columns["metadata"]
+        metadata = manifest.load(raw).columns["metadata"]
         return images.shape_of(metadata), images.classes_of(metadata)
 
 
-def find_files(root: Root, download: Download, **more: Any) -> Result[FilesURI]:
-    """Return the downloaded files, named after their checksums."""
-    return find_result(kinds.FILES, root, name=download.name, parameters=_checksums(download) | more)
+def find_files(root: Root, download: Download, **more: Any) -> FilesURI:
+    """Return the URI of the downloaded files, named after their checksums."""
+    return result_of(kinds.FILES, root, name=download.name, parameters=_checksums(download) | more)
 
 
-def is_needed(files: FilesURI, *, child: Result[Any]) -> bool:
+def is_needed(files: FilesURI, *, child: URI) -> bool:
     """Return whether downloaded files are there, or must be, because `child`, the result made of them, is not."""
     try:
-        return child.manifest is None or manifest.find(files) is not None
+        return not manifest.is_committed(child) or manifest.find(files) is not None
     except manifest.Damaged:
         return False
 
@@ -228,7 +228,7 @@ def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
         name=str(name),
         default_model=champions.default_of_raw(raw),
         is_user_images=source == sources.USER_IMAGES,
-        raw=Result(uri, raw),
+        raw=uri,
     )
 
 

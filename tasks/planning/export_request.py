@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-from typing import Any
 
 from storage import champions, kinds, manifest
 from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
@@ -10,7 +9,7 @@ from tasks.learning import user_code
 from tasks.planning import model_check
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root
-from tasks.planning.result_uris import Result, find_result, read
+from tasks.planning.result_uris import result_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,12 +29,11 @@ def resolve(*, storage: str, model: str) -> ExportRequest:
     checkpoint = champions.find_checkpoint(root, model, option="model")
     trained = check_committed("model", checkpoint, kinds=("checkpoint",))
     prepared = DatasetURI(trained.parent("prepared", of=checkpoint))
-    parents: list[Result[Any]] = [read(checkpoint), read(prepared)]
     name = checkpoint.name.rpartition("-")[0]
-    result = find_result(kinds.EXPORT, root, name=name, parents=parents, parameters={})
-    if result.manifest is None:
+    export = result_of(kinds.EXPORT, root, name=name, parents=[checkpoint, prepared], parameters={})
+    if not manifest.is_committed(export):
         _check_possible(checkpoint, prepared)
-    return ExportRequest(root=root, checkpoint=checkpoint, prepared=prepared, export=result.uri)
+    return ExportRequest(root=root, checkpoint=checkpoint, prepared=prepared, export=export)
 
 
 def _check_possible(checkpoint: CheckpointURI, prepared: DatasetURI) -> None:

@@ -5,15 +5,14 @@ import functools
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from storage import access, champions, kinds, registry
+from storage import access, champions, kinds, manifest, registry
 from storage.uri import URI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import recipes, sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
-from tasks.planning import model_check, result_uris, warm_start
+from tasks.planning import model_check, warm_start
 from tasks.planning.data_option import TrainingData, find_files, find_training_data, is_needed
 from tasks.planning.parameters import (
     DownloadParameters,
@@ -25,7 +24,7 @@ from tasks.planning.parameters import (
     TrainParameters,
 )
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import Result, find_predictions, find_result, read
+from tasks.planning.result_uris import evaluation_of, predictions_of, result_of
 from tasks.promotion import gate
 from tasks.resources import machine
 from tasks.resources.scaling import Workers, needs_of
@@ -118,9 +117,7 @@ def _plan(
     preprocess = recipe.preprocess_parameters()
     if data.raw and refresh:  # it is not made again: its repetition starts with preprocessing
         preprocess["refresh"] = refresh
-    prepared = find_result(
-        kinds.PREPARED, root, name=raw.uri.name.rpartition("-")[0], parents=[raw], parameters=preprocess
-    )
+    prepared = result_of(kinds.PREPARED, root, name=raw.name.rpartition("-")[0], parents=[raw], parameters=preprocess)
 
     cores = machine.cores_asked(workers)  # the number of threads changes the order of summation
     scale = ({} if workers is None else {"workers": workers}) | ({"cores": cores} if cores else {})
@@ -128,31 +125,30 @@ def _plan(
     initial = None
     if recipe.training.start.kind == "champion":
         initial = warm_start.initial_checkpoint(
-            root, registered_model, recipe, prepared.uri, values, image_shape=image_shape, classes=classes
+            root, registered_model, recipe, prepared, values, image_shape=image_shape, classes=classes
         )
     weights = warm_start.initial_weights(recipe)
     stored = find_files(root, weights) if weights else None
-    checkpoint = find_result(
+    checkpoint = result_of(
         kinds.CHECKPOINT,
         root,
         name=f"{data.name}-{recipe.name}" if data.is_user_images else recipe.name,
-        parents=[prepared, *([read(initial)] if initial else []), *([stored] if stored else [])],
+        parents=[prepared, *([initial] if initial else []), *([stored] if stored else [])],
         parameters=values,
     )
-    initial_weights = stored.uri if stored else None
-    if stored and not is_needed(stored.uri, child=checkpoint):
+    if stored and not is_needed(stored, child=checkpoint):
         weights = None
-    predictions = find_predictions(root, checkpoint, prepared, split="test")
-    evaluation = result_uris.evaluation_of(root, predictions.uri)
+    predictions = predictions_of(root, checkpoint, prepared, split="test")
+    evaluation = evaluation_of(root, predictions)
 
     is_user_images = data.is_user_images or recipe.data.source == sources.USER_IMAGES
     gate_settings = gate.settings_of(recipe, judge_only=judge_only, is_user_images=is_user_images)
     decisions = registry.history(root, registered_model)
-    rival = gate.rival_of(checkpoint.uri, decisions)
-    of_rival = [find_predictions(root, read(rival), prepared, split="test")] if rival else []
-    uses = [files, raw.uri, prepared.uri, initial, initial_weights, checkpoint.uri, predictions.uri, evaluation, rival]
-    uses += [uri for result in of_rival for uri in (result.uri, result_uris.evaluation_of(root, result.uri))]
-    on_ray: list[Result[Any]] = [prepared, checkpoint, predictions, *of_rival]
+    rival = gate.rival_of(checkpoint, decisions)
+    of_rival = [predictions_of(root, rival, prepared, split="test")] if rival else []
+    uses = [files, raw, prepared, initial, stored, checkpoint, predictions, evaluation, rival]
+    uses += [uri for each in of_rival for uri in (each, evaluation_of(root, each))]
+    on_ray: list[URI] = [prepared, checkpoint, predictions, *of_rival]
     on_ray += [raw] if data.user_images is not None and data.user_images.is_large else []
 
     needs = dataclasses.replace(needs_of(recipe), batch_size=None)  # a batch of training does not limit prediction
@@ -161,7 +157,7 @@ def _plan(
         root=root,
         recipe=recipe,
         workers=workers,
-        needs_ray=not all(result.manifest for result in on_ray),
+        needs_ray=not all(map(manifest.is_committed, on_ray)),
         registered_model=registered_model,
         register_as=register_as,
         user_images=data.user_images,
@@ -169,11 +165,11 @@ def _plan(
         image_shape=image_shape,
         classes=classes,
         files=files,
-        raw=raw.uri,
-        prepared=prepared.uri,
-        weights=initial_weights,
-        checkpoint=checkpoint.uri,
-        predictions=predictions.uri,
+        raw=raw,
+        prepared=prepared,
+        weights=stored,
+        checkpoint=checkpoint,
+        predictions=predictions,
         evaluation=evaluation,
         rival=rival,
         uses=tuple(uri for uri in uses if uri is not None),
@@ -187,7 +183,7 @@ def _plan(
             registered_model=registered_model,
         ),
         preprocess=preprocess,
-        train=TrainParameters(recipe=recipe, values=values, initial=initial, weights=initial_weights, workers=workers),
+        train=TrainParameters(recipe=recipe, values=values, initial=initial, weights=stored, workers=workers),
         predict=predict,
         promote=PromoteParameters(registered_model=registered_model, gate=gate_settings, predict=predict),
         report=ReportParameters(

@@ -13,7 +13,7 @@ from tasks.planning import model_check, user_images
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root, check_workers
 from tasks.planning.parameters import IngestParameters, PredictParameters, Timeouts
-from tasks.planning.result_uris import find_result, predictions_of
+from tasks.planning.result_uris import predictions_of, result_of
 from tasks.planning.user_images import UserImages
 from tasks.resources.scaling import Workers
 
@@ -70,7 +70,7 @@ def resolve(
             new, values = _new_images(root, dataset, checkpoint, split=split)
             new = dataclasses.replace(new, notes=(*new.notes, note)) if note else new
             ingest = IngestParameters(name=new.name, values=values, user_images=new)
-            dataset = find_result(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest}).uri
+            dataset = result_of(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest})
         else:
             _check_shape(recorded, checkpoint)
         user_code.check_listed()
