@@ -9,7 +9,7 @@ from storage.uri import URI, AuditURI, PredictionsURI
 from tasks.auditing.rows import Fold, find_suspects, render
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.parameters import Timeouts
+from tasks.planning.plan import Timeouts
 
 
 @task(name="audit", **task_options)

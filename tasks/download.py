@@ -16,7 +16,7 @@ from tasks.learning.downloading import fetch_file
 from tasks.learning.sources import Download, SourceFile
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage, tidy
-from tasks.planning.parameters import DownloadParameters, Timeouts
+from tasks.planning.plan import DownloadParameters, Timeouts
 
 
 @task(name="download", **task_options, task_run_name="download {parameters.name}")

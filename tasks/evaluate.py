@@ -15,7 +15,7 @@ from tasks.jobs import row_facts
 from tasks.learning import images, metrics, slices
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.parameters import Timeouts
+from tasks.planning.plan import Timeouts
 from tasks.promotion.correct_rows import COLUMN, known_classes
 
 

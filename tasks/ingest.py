@@ -13,7 +13,7 @@ from tasks.learning import images
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
 from tasks.planning import data_summary, warm_start
-from tasks.planning.parameters import IngestParameters, Timeouts
+from tasks.planning.plan import IngestParameters, Timeouts
 from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault
 
 

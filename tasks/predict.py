@@ -6,7 +6,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.jobs.spec import PredictSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.parameters import PredictParameters, Timeouts
+from tasks.planning.plan import PredictParameters, Timeouts
 from tasks.runners.runner import Runner, retry_on_fault
 
 

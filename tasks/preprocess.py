@@ -8,7 +8,7 @@ from storage.uri import DatasetURI
 from tasks.jobs.spec import PreprocessSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.parameters import Timeouts
+from tasks.planning.plan import Timeouts
 from tasks.runners.runner import Runner, retry_on_fault
 
 

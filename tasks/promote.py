@@ -3,6 +3,7 @@
 import contextlib
 
 from prefect import task
+from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
 from storage import manifest, reference, registry
@@ -12,8 +13,8 @@ from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
 from tasks.evaluate import evaluate
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.orchestration.prefect_options import author, task_options
-from tasks.orchestration.stage import in_flow_run, logger, stage
-from tasks.planning.parameters import PromoteParameters, Timeouts
+from tasks.orchestration.stage import logger, stage
+from tasks.planning.plan import PromoteParameters, Timeouts
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tasks.predict import predict
 from tasks.promotion.gate import find_valid_decision, judge, rival_of
@@ -34,8 +35,15 @@ def promote(
     with stage("promote", reused=decision is not None):  # its predictions may wait for other runs
         if decision is None:
             decision = decide(checkpoint, evaluation, parameters, timeouts, runner)
-            if in_flow_run():
-                _emit(decision, registered_model=parameters.registered_model)
+            if FlowRunContext.get() is not None:
+                emit_event(  # automations may react to it; Prefect adds the run and its deployment
+                    f"pipeline.model.{'promoted' if decision.promoted else 'rejected'}",
+                    resource={
+                        "prefect.resource.id": f"pipeline.registered-model.{parameters.registered_model}",
+                        "prefect.resource.name": parameters.registered_model,
+                    },
+                    payload=decision.model_dump(mode="json", include={"number", "challenger", "reason", "metrics"}),
+                )
         logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
         if decision.difference:
             logger().info("compared with the champion: %s", decision.difference)
@@ -67,37 +75,18 @@ def decide(
     raise Superseded(f"other runs kept recording decisions on {registered_model}; run again")
 
 
-def _emit(decision: Decision, *, registered_model: str) -> None:
-    """Send Prefect's server an event, to which automations may react; Prefect adds the run and its deployment."""
-    emit_event(
-        f"pipeline.model.{'promoted' if decision.promoted else 'rejected'}",
-        resource={
-            "prefect.resource.id": f"pipeline.registered-model.{registered_model}",
-            "prefect.resource.name": registered_model,
-        },
-        payload=decision.model_dump(mode="json", include={"number", "challenger", "reason", "metrics"}),
-    )
-
-
 def score(
     rival: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, timeouts: Timeouts, runner: Runner
 ) -> EvaluationURI | str:
     """Evaluate `rival` on the test rows of `evaluation`, reusing existing results; return why if it fails."""
     try:
-        root, dataset = reference.root_of(evaluation), _dataset(evaluation)
-        of_rival = predictions_of(root, rival, dataset, split=parameters.predict.split)
-        predictions = predict(
-            rival, dataset, of_rival, parameters.predict, timeouts, runner, name="predict with champion"
-        )
+        root, judged = reference.root_of(evaluation), manifest.load(evaluation).parent("predictions", of=evaluation)
+        how, dataset = parameters.predict, DatasetURI(manifest.load(judged).parent("dataset", of=judged))
+        of_rival = predictions_of(root, rival, dataset, split=how.split)
+        predictions = predict(rival, dataset, of_rival, how, timeouts, runner, name="predict with champion")
         return evaluate(predictions, evaluation_of(root, predictions), timeouts, name="evaluate champion")
     except DeadlineExceeded:
         raise
     except Exception as error:  # no error here may make the challenger champion
         logger().warning("%s cannot be scored: %s", rival, error)
         return f"{rival}: {type(error).__name__}: {error}"
-
-
-def _dataset(evaluation: EvaluationURI) -> DatasetURI:
-    """Return the dataset with the test rows that `evaluation` is about."""
-    predictions = manifest.load(evaluation).parent("predictions", of=evaluation)
-    return DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))

@@ -21,7 +21,7 @@ from tasks.learning import images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import seconds_so_far, stage
-from tasks.planning.parameters import ReportParameters, Timeouts
+from tasks.planning.plan import ReportParameters, Timeouts
 from tasks.planning.result_uris import decision_as_json, report_of
 from tasks.report_page import LineageStep, pictures
 
@@ -41,11 +41,12 @@ def report(
     with stage("report", target, timeout_s=timeouts.stage_s) as current:
         data = gather(checkpoint, predictions, evaluation, decision, parameters)
         if not current.reused:
+            dataset = DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))
             worst = [row["id"] for row in read_evaluation(evaluation)["worst"]]
             data = dataclasses.replace(
                 data,
                 **pictures.of_mistakes(predictions, worst=worst),
-                **pictures.of_data(DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))),
+                **pictures.of_data(dataset),
                 **against_champion(checkpoint, evaluation, decision, parameters),
             )
             commits.commit(
@@ -54,23 +55,18 @@ def report(
                 parents=parents,
                 parameters={"decision": decision_as_json(decision, reference.root_of(target))},
                 listed=[commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)],
-                statistics=_of_run(parameters, predictions),
+                statistics={  # what `storage.admin.runs` shows of the run
+                    "registered_model": parameters.registered_model,
+                    "recipe": parameters.recipe_name,
+                    "data": parameters.data_name,
+                    "dataset": dataset.name,
+                    "changes": parameters.changes,
+                    "settings": parameters.values,
+                    "seconds": seconds_so_far(),
+                },
             )
         publish(data, target, registered_model=parameters.registered_model)
     return target
-
-
-def _of_run(parameters: ReportParameters, predictions: PredictionsURI) -> dict[str, object]:
-    """Return what `storage.admin.runs` shows of the run that commits the report."""
-    return {
-        "registered_model": parameters.registered_model,
-        "recipe": parameters.recipe_name,
-        "data": parameters.data_name,
-        "dataset": manifest.load(predictions).parent("dataset", of=predictions).name,
-        "changes": parameters.changes,
-        "settings": parameters.values,
-        "seconds": seconds_so_far(),
-    }
 
 
 def gather(
@@ -87,7 +83,6 @@ def gather(
     raw_uri = DatasetURI(prepared.parent("raw", of=prepared_uri))
     raw = manifest.load(raw_uri)
     evaluated = read_evaluation(evaluation)
-    classes = images.classes_of(prepared.columns["metadata"])
     steps: list[tuple[str, URI, Manifest | None]] = [
         ("Raw dataset", raw_uri, raw),
         ("Prepared dataset", prepared_uri, prepared),
@@ -100,16 +95,19 @@ def gather(
     for role in {"initial", "weights"} & trained.parents.keys():
         steps.insert(-3, ("Initial weights", trained.parent(role, of=checkpoint), None))
     target = report_of(evaluation, decision, register_as=parameters.register_as)
+    statistics = trained.statistics
+    resolved = {"hardware": "; ".join(statistics["hardware"]), "reproducible": statistics["is_reproducible"]}
+    resolved |= statistics["resolved"]
     return report_page.ReportData(
         recipe_name=parameters.recipe_name,
         data_set=parameters.data_name,
         sample_notice=raw.statistics["notice"],
         decision=decision,
         metrics=evaluated["metrics"],
-        history=trained.statistics["history"],
-        best_epoch=trained.statistics["best_epoch"],
-        training_seconds=trained.statistics["seconds"],
-        classes=classes,
+        history=statistics["history"],
+        best_epoch=statistics["best_epoch"],
+        training_seconds=statistics["seconds"],
+        classes=images.classes_of(prepared.columns["metadata"]),
         per_class=evaluated["per_class"],
         confusion=evaluated["confusion"],
         calibration=evaluated["calibration"],
@@ -119,7 +117,7 @@ def gather(
         data_problems=tuple(find_data_problems(raw, prepared)),
         slices=evaluated.get("slices"),
         lineage=tuple(_lineage(steps, raw, target, decision)),
-        parameters=parameters.values | _resolved(trained),
+        parameters=parameters.values | {f"{name} (resolved)": value for name, value in resolved.items()},
         command=parameters.command,
         producer=trained.producer,
     )
@@ -137,12 +135,6 @@ def against_champion(
         return {"against": diff(Results.of(champion), Results.of(evaluation))}
     except (FileNotFoundError, manifest.Damaged) as error:
         return {"against_note": f"The champion before cannot be compared: {error}."}
-
-
-def _resolved(trained: Manifest) -> dict[str, object]:
-    statistics = trained.statistics
-    resolved = {"hardware": "; ".join(statistics["hardware"]), "reproducible": statistics["is_reproducible"]}
-    return {f"{name} (resolved)": value for name, value in (resolved | statistics["resolved"]).items()}
 
 
 def _lineage(

@@ -6,7 +6,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.jobs.spec import TrainSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.parameters import Timeouts, TrainParameters
+from tasks.planning.plan import Timeouts, TrainParameters
 from tasks.runners.runner import Runner, retry_on_fault
 
 

@@ -53,7 +53,6 @@ def versions() -> dict[str, str]:
 
 
 def _captured(model: Model) -> ExportedProgram:
-    model.precision = "fp32"
     example = torch.zeros(2, *model.image_shape, dtype=torch.uint8)
     with _reasons("its code cannot be traced for any number of images"):
         program = torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))

@@ -20,18 +20,15 @@ REPORTS_URL = "reports_url"
 
 def publish(data: ReportData, target: ReportURI, *, registered_model: str) -> None:
     """Publish the summary of a run; never fails the run."""
+    title = f"{data.recipe_name}: {'promoted' if data.decision.promoted else 'not promoted'}"
     try:
         create_markdown_artifact(
             key=f"{registered_model}-summary",
-            description=f"{data.recipe_name}: {_verdict(data)}",
-            markdown="\n".join([*_summary(data), _report(target)]),
+            description=title,
+            markdown="\n".join([f"# {title}\n", *_summary(data), _report(target)]),
         )
     except Exception as error:  # all results are committed, whether the server answers now or not
         logger().warning("the results cannot be shown on the page of the run: %s", redact_text(str(error)))
-
-
-def _verdict(data: ReportData) -> str:
-    return "promoted" if data.decision.promoted else "not promoted"
 
 
 def _report(target: ReportURI) -> str:
@@ -52,7 +49,7 @@ def _plain(text: str) -> str:
 
 def _summary(data: ReportData) -> Iterator[str]:
     decision = data.decision
-    yield f"# {data.recipe_name}: {_verdict(data)}\n\n{_plain(decision.reason)}.\n"
+    yield f"{_plain(decision.reason)}.\n"
     if data.sample_notice:
         yield f"> **Note:** this is {data.sample_notice}.\n"
     for problem in data.data_problems:

@@ -67,16 +67,11 @@ def stage(
 ) -> Iterator[Stage]:
     """Run a stage and log its start, end and duration; `reused` is set if `uri` is committed with all its files.
 
-    Args:
-        name: Name of the stage.
-        uri: Its result, if it has one.
-        parents: URIs by role of what the result is made from.
-        reused: Whether a stage without a result has nothing to do.
-        timeout_s: Seconds after which the stage is aborted (a Ray job also enforces its own time limit).
+    A stage without a result says itself whether it is `reused`; a Ray job also enforces its own time limit.
 
     Raises:
         Damaged: A file of a committed result is missing or has the wrong size.
-        ParentChanged: The result was made from other bytes of its parents than they have now.
+        ParentChanged: The result was made from other bytes of its `parents`, by role, than they have now.
         DeadlineExceeded: The time is over.
     """
     log = logger()
@@ -128,15 +123,6 @@ def tidy(scratch: URI) -> None:
         if not error_policy.is_storage_error(error):
             raise
         logger().warning("%s is no longer needed but cannot be deleted: %s", scratch, redact_text(str(error)))
-
-
-def in_flow_run() -> bool:
-    """Return whether this is part of a flow run; if Prefect has not been imported, it is not."""
-    if "prefect" not in sys.modules:
-        return False
-    from prefect.context import FlowRunContext
-
-    return FlowRunContext.get() is not None
 
 
 def logger() -> "logging.Logger | logging.LoggerAdapter[Any]":

@@ -31,7 +31,6 @@ def summarize(
     """Build a JSON document with all URIs, the metrics, the decision and the stages with what they reused."""
     raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics
     problems = find_data_problems(raw, manifest.load(plan.prepared))
-    interval = wilson(evaluated["test_accuracy"], evaluated["num_rows"])
     sources = [source | {"url": redact_text(source["url"])} for source in raw.statistics["sources"]]
     return {
         "run": str(flow_run.id) if flow_run.id else None,
@@ -47,7 +46,7 @@ def summarize(
         },
         "data_problems": [problem.summary for problem in problems if not problem.is_minor],
         "metrics": {name: value for name, value in evaluated.items() if name != "notice"},
-        "test_accuracy_interval": interval,
+        "test_accuracy_interval": wilson(evaluated["test_accuracy"], evaluated["num_rows"]),
         "promoted": decision.promoted,
         "reason": decision.reason,
         "difference": decision.difference.model_dump() if decision.difference else None,
@@ -59,10 +58,8 @@ def summarize(
 
 def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, stages: Sequence[Stage]) -> dict[str, Any]:
     """Build a JSON document with the URIs, the rows by predicted class and without a prediction, and the stages."""
-    predicted, unreadable = (
-        manifest.load(predictions),
-        manifest.load(request.dataset).statistics.get("unreadable") or {},
-    )
+    predicted = manifest.load(predictions)
+    unreadable = manifest.load(request.dataset).statistics.get("unreadable") or {}
     return {
         "uris": {"checkpoint": request.checkpoint, "dataset": request.dataset, "predictions": predictions},
         "rows": predicted.rows,

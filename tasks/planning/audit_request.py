@@ -7,12 +7,11 @@ from storage import kinds, manifest
 from storage.uri import URI, AuditURI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.planning import warm_start
 from tasks.planning.data_option import find_files, is_needed
-from tasks.planning.parameters import DownloadParameters, PredictParameters
-from tasks.planning.plan import Plan
+from tasks.planning.plan import DownloadParameters, Plan, PredictParameters
 from tasks.planning.result_uris import predictions_of, result_of
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Fold:
     """One training of an audit, and its predictions on rows that it was not trained on."""
 
@@ -42,7 +41,12 @@ def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
     """Derive the trainings from `plan`: one for each of `folds`, or if `is_fast` its own, which judges validation."""
     weights = warm_start.initial_weights(plan.recipe)
     stored = find_files(plan.root, weights) if weights else None
-    planned = [_of_run(plan)] if is_fast else [_fold(plan, stored, number, folds) for number in range(folds)]
+    if is_fast:
+        of_run = predictions_of(plan.root, plan.checkpoint, plan.prepared, split="validation")
+        predict = dataclasses.replace(plan.predict, split="validation")
+        planned = [Fold(plan.prepared, plan.preprocess, plan.checkpoint, of_run, predict)]
+    else:
+        planned = [_fold(plan, stored, number, folds) for number in range(folds)]
     predictions = [fold.predictions for fold in planned]
     name = plan.checkpoint.name.rpartition("-")[0]
     audit = result_of(kinds.AUDIT, plan.root, name=name, parents=predictions, parameters={})
@@ -61,16 +65,6 @@ def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
     )
 
 
-def _of_run(plan: Plan) -> Fold:
-    return Fold(
-        prepared=plan.prepared,
-        preprocess=plan.preprocess,
-        checkpoint=plan.checkpoint,
-        predictions=predictions_of(plan.root, plan.checkpoint, plan.prepared, split="validation"),
-        predict=dataclasses.replace(plan.predict, split="validation"),
-    )
-
-
 def _fold(plan: Plan, stored: URI | None, number: int, folds: int) -> Fold:
     """Return the training whose test rows are fold `number` of all rows."""
     values = plan.preprocess | {"fold": number, "folds": folds}
@@ -78,10 +72,5 @@ def _fold(plan: Plan, stored: URI | None, number: int, folds: int) -> Fold:
     prepared = result_of(kinds.PREPARED, plan.root, name=data_name, parents=[plan.raw], parameters=values)
     parents: list[URI] = [prepared, *([stored] if stored else [])]
     checkpoint = result_of(kinds.CHECKPOINT, plan.root, name=name, parents=parents, parameters=plan.train.values)
-    return Fold(
-        prepared=prepared,
-        preprocess=values,
-        checkpoint=checkpoint,
-        predictions=predictions_of(plan.root, checkpoint, prepared, split="test"),
-        predict=plan.predict,
-    )
+    predictions = predictions_of(plan.root, checkpoint, prepared, split="test")
+    return Fold(prepared, values, checkpoint, predictions, plan.predict)

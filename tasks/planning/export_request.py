@@ -48,10 +48,6 @@ def _check_possible(checkpoint: CheckpointURI, prepared: DatasetURI) -> None:
         raise ValueError(f"model: an export of {checkpoint} cannot be proven, since {prepared} has no test rows")
     user_code.check_listed()
     model_check.check_code(checkpoint, option="model")
-    _check_onnx()
-
-
-def _check_onnx() -> None:
     for name in ("onnx", "onnxruntime", "onnxscript"):
         if importlib.util.find_spec(name) is None:
             raise ValueError(f'export needs {name}: pip install "data-to-model[onnx]"')

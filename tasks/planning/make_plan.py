@@ -14,16 +14,16 @@ from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
 from tasks.planning import model_check, warm_start
 from tasks.planning.data_option import TrainingData, find_files, find_training_data, is_needed
-from tasks.planning.parameters import (
+from tasks.planning.plan import (
     DownloadParameters,
     IngestParameters,
+    Plan,
     PredictParameters,
     PromoteParameters,
     ReportParameters,
     Timeouts,
     TrainParameters,
 )
-from tasks.planning.plan import Plan
 from tasks.planning.result_uris import evaluation_of, predictions_of, result_of
 from tasks.promotion import gate
 from tasks.resources import machine
@@ -50,7 +50,11 @@ def make_plan(
     if the checks take longer than the time limit of a stage.
     """
     check_workers(workers)
-    check_batch_size(recipe, workers)
+    if (batch_size := recipe.training.batch_size) < (workers or 0):  # else a worker gets no row of a batch
+        raise ValueError(
+            f"batch_size must be at least the number of workers, {workers}, got {batch_size}; use a larger "
+            "--set batch_size or fewer --workers"
+        )
     with deadline(stage_timeout_s):
         root = check_root(storage)
         plan_once = functools.partial(
@@ -87,15 +91,6 @@ def check_workers(workers: Workers) -> None:
         raise ValueError(f"--workers must be one whole number, got {workers!r}")
     if workers is not None and workers < 0:
         raise ValueError(f"--workers must be >= 0 (0 runs without Ray), got {workers}")
-
-
-def check_batch_size(recipe: Recipe, workers: Workers) -> None:
-    """Raise `ValueError` if a worker would get no row of a batch; training checks the number of rows."""
-    if (batch_size := recipe.training.batch_size) < (workers or 0):
-        raise ValueError(
-            f"batch_size must be at least the number of workers, {workers}, got {batch_size}; use a larger "
-            "--set batch_size or fewer --workers"
-        )
 
 
 def _plan(

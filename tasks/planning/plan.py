@@ -1,21 +1,120 @@
-"""Plan of a run: the URI of every result and the parameters of every task, as plain values."""
+"""Plan of a run: the URI of every result, and what each task needs besides these, as plain values."""
 
 import dataclasses
 from typing import Any
 
+from storage import reference
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
 from tasks.learning.recipes import Recipe
-from tasks.planning.parameters import (
-    DownloadParameters,
-    IngestParameters,
-    PredictParameters,
-    PromoteParameters,
-    ReportParameters,
-    Timeouts,
-    TrainParameters,
-)
+from tasks.learning.sources import Download, Source
 from tasks.planning.user_images import UserImages
-from tasks.resources.scaling import Workers
+from tasks.resources.scaling import ANY, Needs, Workers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """Time limits of the stages of a run, in seconds."""
+
+    stage_s: float = 24 * 3600.0
+    """Seconds after which a stage is aborted."""
+    stall_s: float = 600.0
+    """Seconds without progress after which a training worker is restarted, or the wait for a cluster's nodes ends."""
+
+    def of_job(self, target: URI) -> dict[str, Any]:
+        """Return the fields that the specs of all jobs share."""
+        root = reference.root_of(target)
+        return {"storage": root, "target": target, "deadline_s": self.stage_s, "stall_s": self.stall_s}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DownloadParameters:
+    """Parameters of the task `download`."""
+
+    name: str
+    """Name of the source, or of the folder with the user's images."""
+    source: Source | None
+    """What to download; None with `--data`."""
+    weights: Download | None = None
+    """Initial weights to download or copy; None: there are none, or nothing needs them any more."""
+    mirrors: tuple[str, ...] = ()
+    """Addresses to try before the published ones."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IngestParameters:
+    """Parameters of the task `ingest`."""
+
+    name: str
+    """Name of the source, or of the folder with the user's images."""
+    values: dict[str, Any]
+    """Values that the raw dataset records."""
+    source: Source | None = None
+    """Source whose files were downloaded; None for the user's images and for an existing raw dataset."""
+    source_name: str | None = None
+    """The source as a recipe names it."""
+    user_images: UserImages | None = None
+    """The user's images; None for a source's files."""
+    registered_model: str | None = None
+    """Registered model whose champion must be comparable on these images; None: there is nothing to compare."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainParameters:
+    """Parameters of the task `train`."""
+
+    recipe: Recipe
+    values: dict[str, Any]
+    """Values that determine the weights besides the prepared dataset and the initial weights."""
+    initial: CheckpointURI | None = None
+    """Warm start: the champion whose weights training begins with."""
+    weights: FilesURI | None = None
+    """File of initial weights; with neither, training begins with random ones."""
+    workers: Workers = None
+    """Number of workers as requested."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictParameters:
+    """Parameters of the task `predict`."""
+
+    split: str | None
+    """Split to predict; None: every split."""
+    min_confidence: float | None = None
+    """Probability below which a row gets no class; None: every row gets one."""
+    workers: Workers = None
+    """Number of workers as requested."""
+    needs: Needs = ANY
+    """Resources that each worker requires."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PromoteParameters:
+    """Parameters of the task `promote`."""
+
+    registered_model: str
+    """Registered model whose champion the new model competes with."""
+    gate: dict[str, Any]
+    """Settings of the gate; optional ones are present only if requested."""
+    predict: PredictParameters
+    """How a champion without predictions on the same rows predicts them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportParameters:
+    """Parameters of the task `report`."""
+
+    recipe_name: str
+    data_name: str
+    values: dict[str, Any]
+    """Values that the report shows as those of the run."""
+    changes: dict[str, Any]
+    """Fields in which the recipe differs from its original."""
+    command: str
+    """Command that makes the same results in another storage root."""
+    registered_model: str
+    """Registered model that the new model competed for."""
+    register_as: str | None = None
+    """Registered model that the user named; None: the default one of the data."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

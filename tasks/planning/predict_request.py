@@ -12,7 +12,7 @@ from tasks.learning import images, user_code
 from tasks.planning import model_check, user_images
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root, check_workers
-from tasks.planning.parameters import IngestParameters, PredictParameters, Timeouts
+from tasks.planning.plan import IngestParameters, PredictParameters, Timeouts
 from tasks.planning.result_uris import predictions_of, result_of
 from tasks.planning.user_images import UserImages
 from tasks.resources.scaling import Workers

@@ -11,14 +11,9 @@ from tasks.jobs.spec import predict_values
 
 
 def result_of(kind: Kind[U], root: Root, *, name: str, parents: Sequence[URI] = (), parameters: Mapping[str, Any]) -> U:
-    """Return the URI of the result of `kind` that is or will be made from `parents`.
+    """Return the URI of the result of `kind` that is or will be made from `parents` and `parameters`.
 
-    Args:
-        kind: Its stage and version are part of the fingerprint.
-        root: Storage root below which the result lies.
-        name: Name of the result, before its fingerprint.
-        parents: Results that it is made from.
-        parameters: Other values that determine it.
+    Its name is `name` and a fingerprint of these and of the stage and version of `kind`.
     """
     prints = [parent.fingerprint for parent in parents]
     digest = fingerprint(kind.stage, version=kind.version, parents=prints, parameters=dict(parameters))

@@ -44,12 +44,8 @@ def initial_weights(recipe: Recipe) -> Download | None:
         file = SourceFile(name=f"weights{Path(uri).suffix}", md5="", sha256=digest, copy=copy)
     else:
         return None
-    return Download(name=_name(recipe.model), files=(file,), mirrors=())
-
-
-def _name(model: str) -> str:
-    """Return the name of the folder with weights for `model`, which does not depend on where they come from."""
-    return f"weights-{re.sub('[^a-z0-9]+', '-', model.partition('@')[0].lower()).strip('-')}"[:50]
+    words = re.sub("[^a-z0-9]+", "-", recipe.model.partition("@")[0].lower()).strip("-")
+    return Download(name=f"weights-{words}"[:50], files=(file,), mirrors=())
 
 
 @functools.cache
