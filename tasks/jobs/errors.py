@@ -13,7 +13,6 @@ from tasks.learning.user_code import UserCodeError
 
 _LONGEST = 2000
 """Characters of an error's message that are kept."""
-_TRACE = "traceback.txt"
 _ERROR_FILE = "error.txt"
 _MEMORY_ADVICE = (
     "use fewer --workers, a smaller batch_size, --set micro_batches=4 or --set loader=streaming "
@@ -51,7 +50,13 @@ def job_error(error: BaseException, *, folder: URI) -> JobFailed:
         message = f"{kind}: {message}"
     if isinstance(cause, UserCodeError) or not is_permanent:
         trace = getattr(cause, "trace", "") or redact_text("".join(traceback.format_exception(error)))
-        message += _kept(trace, folder.child(_TRACE))
+        place = folder.child("traceback.txt")
+        try:
+            files.put(place, trace.encode())
+            message += f"\n  full traceback: {place}"
+        except Exception as failed:
+            if not error_policy.is_storage_error(failed):
+                raise
     return (JobRefused if is_permanent else JobFailed)(message)
 
 
@@ -85,14 +90,3 @@ def raise_saved_error(attempt: URI) -> None:
     """Raise the error that was saved in the folder `attempt`, if there is one."""
     if has_saved_error(attempt):
         raise JobRefused(files.read(attempt.child(_ERROR_FILE)).decode())
-
-
-def _kept(trace: str, uri: URI) -> str:
-    """Save `trace` at `uri` and return the line that names it; empty if it cannot be saved."""
-    try:
-        files.put(uri, trace.encode())
-    except Exception as error:
-        if not error_policy.is_storage_error(error):
-            raise
-        return ""
-    return f"\n  full traceback: {uri}"

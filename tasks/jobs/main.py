@@ -1,5 +1,6 @@
 """Entry point of every Ray job: parse the spec, enforce the deadline, work, report errors."""
 
+import importlib
 import os
 import secrets
 import shlex
@@ -59,7 +60,7 @@ def _work_on_ray(spec: JobSpec) -> None:
         import ray
 
         from tasks.jobs.backends.ray import RayBackend, configure
-        from tasks.resources import growing, scaling
+        from tasks.resources import scaling
 
     address = os.environ.get("RAY_ADDRESS", "local")
     if address == "local":  # run by hand: without a token Ray would write one that every user can read
@@ -71,7 +72,7 @@ def _work_on_ray(spec: JobSpec) -> None:
     configure(max_cpus=spec.threads)
     if spec.threads is None and not scaling.cpus(scaling.nodes()):
         missing = "a stage needs 1 CPU, but no node of this cluster has any; add a node"
-        growing.await_nodes([{"CPU": 1}], missing, limit_s=spec.stall_s, on_wait=events.write_line)
+        scaling.await_nodes([{"CPU": 1}], missing, limit_s=spec.stall_s, on_wait=events.write_line)
     _work(spec, RayBackend(threads=spec.threads))
     time.sleep(_LAST_LINES_S)
     ray.shutdown()  # else the interpreter does this as it exits, half a second later
@@ -79,10 +80,10 @@ def _work_on_ray(spec: JobSpec) -> None:
 
 def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
     """Run the job of `spec` in this process; send its lines to `tell`, and let its errors pass unchanged."""
-    from tasks.jobs.backends.in_process import InProcessBackend
+    from tasks.jobs.backends.base import StageBackend  # imports pyarrow
 
     with events.redirect_lines(tell), deadline(spec.deadline_s):
-        _work(spec, InProcessBackend())
+        _work(spec, StageBackend())
 
 
 def _work(spec: JobSpec, backend: "StageBackend") -> None:
@@ -92,16 +93,6 @@ def _work(spec: JobSpec, backend: "StageBackend") -> None:
     failpoint("job", spec.target)
     if isinstance(spec, TrainSpec):
         backend.train(spec)
-    elif isinstance(spec, PreprocessSpec):
-        from tasks.jobs.preprocess import job as preprocess
-
-        preprocess.run(spec, backend)
-    elif isinstance(spec, IngestSpec):
-        from tasks.jobs.ingest import job as ingest
-
-        ingest.run(spec, backend)
-    else:
-        assert isinstance(spec, PredictSpec)
-        from tasks.jobs.predict import job as predict
-
-        predict.run(spec, backend)
+        return
+    stage = next(name for name, kind in _SPECS.items() if isinstance(spec, kind))
+    importlib.import_module(f"tasks.jobs.{stage}.job").run(spec, backend)

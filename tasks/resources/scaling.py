@@ -5,7 +5,7 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from storage.terminal import count
@@ -88,20 +88,15 @@ def node_name() -> str:
 def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources], needs: Needs = ANY) -> Scale:
     """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU (64 rows each) or node.
 
-    Args:
-        workers: As asked for.
-        threads: Total of this machine, shared among the workers; None: as many per worker as CPUs.
-        nodes: Nodes that are alive.
-        needs: Resources that each worker requires.
-
-    Raises:
-        ValueError: The nodes have too little; the message names what was asked for and what they have.
+    `threads` is the total of this machine, shared among the workers; None: as many per worker as CPUs. Raises
+    `ValueError` if the nodes have too little; the message names what was asked for and what they have.
     """
     use_gpu = _takes_gpus(needs, nodes)
     places = _for_workers(nodes, needs, use_gpu)
     most = _most(nodes, places, needs, use_gpu)
     is_local = threads is not None
-    automatic = min(most, most_gpus_fed(needs.batch_size)) if use_gpu else 1 if is_local else len(places)
+    fed = most if needs.batch_size is None else needs.batch_size // _ROWS_PER_GPU
+    automatic = min(most, fed) if use_gpu else 1 if is_local else len(places)
     number = workers or max(1, automatic)
     here = "; for more, set RAY_ADDRESS to a cluster" if is_local else ""
     if use_gpu and number > (gpus := num_gpus(*places)):
@@ -143,11 +138,6 @@ def _for_workers(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> lis
     return [node for node in nodes if num_gpus(node) and (not needs.accelerator_type or node.get(kind))]
 
 
-def most_gpus_fed(batch_size: int | None) -> int:
-    """Return the most GPUs that a batch of `batch_size` rows keeps busy: each computes at least 64 rows a step."""
-    return sys.maxsize if batch_size is None else max(1, batch_size // _ROWS_PER_GPU)
-
-
 def _most(nodes: Sequence[Resources], places: Sequence[Resources], needs: Needs, use_gpu: bool) -> int:
     """Return how many workers fit on `places`: none spans nodes, and a CPU of the cluster stays free for data tasks.
 
@@ -172,6 +162,42 @@ def bundles(workers: Workers, needs: Needs, nodes: Sequence[Resources]) -> list[
     gpu = {"GPU": 1.0} if use_gpu else {}
     each: Resources = gpu | kind | ({"CPU": needs.cpus or 1.0} if needs.cpus or not gpu else {})
     return [each] * (workers or 1) + [{"CPU": 1.0}]
+
+
+def resolve_growing(
+    workers: Workers, *, threads: int | None, needs: Needs, limit_s: float, on_wait: Callable[[str], None]
+) -> Scale:
+    """Choose workers as `resolve` does on the connected Ray's nodes; let a cluster add those that are missing.
+
+    `on_wait` is called with what is missing, if there is a wait. Raises `ValueError` if they are too few after
+    `limit_s`, or at once on a local Ray (with `threads`), which adds no nodes.
+    """
+    here = nodes()
+    try:
+        return resolve(workers, threads=threads, nodes=here, needs=needs)
+    except ValueError as error:
+        if threads is not None:
+            raise
+        missing = str(error)
+    await_nodes(bundles(workers, needs, here), missing, limit_s=limit_s, on_wait=on_wait)
+    return resolve(workers, threads=None, nodes=nodes(), needs=needs)
+
+
+def await_nodes(asked: Sequence[Resources], missing: str, *, limit_s: float, on_wait: Callable[[str], None]) -> None:
+    """Wait until Ray can reserve all that is `asked`; raise `ValueError` with what is `missing` after `limit_s`."""
+    import ray
+
+    limit = f"{limit_s / 60:.3g} min"
+    on_wait(f"WARNING: waiting up to {limit} for the cluster to add nodes: {missing}")
+    group = ray.util.placement_group([dict(bundle) for bundle in asked])
+    try:
+        ray.get(group.ready(), timeout=limit_s)
+    except ray.exceptions.GetTimeoutError:
+        has = counted(nodes())
+        raise ValueError(f"{missing}; the cluster has {has} and added no others within {limit}") from None
+    finally:
+        if ray.is_initialized():
+            ray.util.remove_placement_group(group)
 
 
 def counted(nodes: Sequence[Resources]) -> str:

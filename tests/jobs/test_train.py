@@ -16,7 +16,7 @@ from tasks.jobs.train import attempts, worker
 from tasks.jobs.train import job as train
 from tasks.learning import images, recipes
 from tasks.learning.checkpoint import WrongResume
-from tasks.resources import growing, scaling
+from tasks.resources import scaling
 from tasks.runners.jobs_api import JOB_ENV
 
 
@@ -73,7 +73,7 @@ def test_automatic_workers_are_as_many_as_before_the_interruption(
     def never(*_: Any, **__: Any) -> None:
         raise ValueError("--workers must be at most 4")
 
-    monkeypatch.setattr(growing, "await_nodes", never)
+    monkeypatch.setattr(scaling, "await_nodes", never)
     with pytest.raises(WrongResume, match="^the interrupted training used 40 workers, more than this cluster has .--"):
         train.run(spec)
 

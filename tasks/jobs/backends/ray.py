@@ -12,10 +12,10 @@ from storage.manifest import File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, datasource, events
 from tasks.jobs.backends import tuned
-from tasks.jobs.backends.base import Function, Route, Row, route_rows
+from tasks.jobs.backends.base import Function, Route, Row, StageBackend, route_rows
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import job as train
-from tasks.resources import growing
+from tasks.resources import scaling
 
 _SHUFFLED_AT_ONCE = 2**25
 """Bytes of rows that a local Ray collects before it compresses and sends them; Ray's default is 1 GiB."""
@@ -42,7 +42,7 @@ def configure(*, max_cpus: int | None) -> None:
         data.configure()
 
 
-class RayBackend:
+class RayBackend(StageBackend):
     """Backend that runs tasks and actors of Ray Data, and Ray Train."""
 
     def __init__(self, *, threads: int | None) -> None:
@@ -77,7 +77,7 @@ class RayBackend:
         yield from source.map(function, fn_kwargs=keywords).iter_rows()
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
-        scale = growing.resolve(
+        scale = scaling.resolve_growing(
             spec.workers, threads=self.threads, needs=spec.needs, limit_s=spec.stall_s, on_wait=events.write_line
         )
         device = "cuda" if scale.use_gpu else "cpu"

@@ -15,7 +15,7 @@ from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.choices import Assignment
 from tasks.learning.checkpoint import WrongResume
-from tasks.resources import growing, scaling
+from tasks.resources import scaling
 
 _MAX_FAILURES = 3
 _MAX_PREEMPTIONS = 100
@@ -39,7 +39,7 @@ def run(spec: TrainSpec) -> None:
     prepared = manifest.load(spec.source)
     before = attempts.workers_before(spec)
     try:
-        resources = growing.resolve(
+        resources = scaling.resolve_growing(
             before or spec.workers, threads=spec.threads, needs=needs, limit_s=spec.stall_s, on_wait=events.write_line
         )
     except ValueError as error:

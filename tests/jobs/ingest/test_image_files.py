@@ -6,7 +6,7 @@ import pytest
 from storage import files, manifest, tables
 from storage.uri import Root
 from tasks.jobs import row_tables
-from tasks.jobs.backends.in_process import InProcessBackend
+from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.ingest import job
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.spec import IngestSpec
@@ -29,7 +29,7 @@ def spec(root: Root) -> IngestSpec:
 
 
 def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec: IngestSpec) -> None:
-    job.run(spec, InProcessBackend())
+    job.run(spec, StageBackend())
     made, rows = manifest.load(spec.target), tables.read_split(spec.target, "train")
     assert rows["id"].to_pylist() == list(range(6)) and rows["label"].to_pylist() == [0, 1, 1, 1, 1, 1]
     assert rows["image"].is_null().to_pylist() == [False, False, True, False, False, False]
@@ -55,9 +55,9 @@ def test_more_unreadable_images_than_allowed_are_refused_by_name_and_reason(root
     for path, content in (contents | {"train/dog/d.png": encoded(1, 1), "test/cat/e.png": encoded(2, 0)}).items():
         files.put(photos.child(path), content)
     made = raw.to_ingest(root, photos)
-    job.run(made, InProcessBackend())
+    job.run(made, StageBackend())
     with pytest.raises(ValueError) as caught:
-        preprocess.run(raw.to_prepare(root, made.target, max_quarantined=0.2), InProcessBackend())
+        preprocess.run(raw.to_prepare(root, made.target, max_quarantined=0.2), StageBackend())
     assert str(caught.value).startswith(
         "2 of 5 raw rows cannot be used (image could not be read: 2): train/cat/a.jpg (truncated), "
         "train/cat/b.png (empty file); max_quarantined=0.2 allows fewer"
@@ -67,7 +67,7 @@ def test_more_unreadable_images_than_allowed_are_refused_by_name_and_reason(root
 def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: IngestSpec) -> None:
     files.put(spec.source.child("train/pear/1.gif"), b"longer than" + encoded(9, 1, "GIF"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
-        job.run(spec, InProcessBackend())
+        job.run(spec, StageBackend())
     files.remove(spec.source.child("train/pear/1.gif"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
-        job.run(spec, InProcessBackend())
+        job.run(spec, StageBackend())

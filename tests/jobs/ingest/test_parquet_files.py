@@ -14,7 +14,7 @@ import pytest
 
 from storage import error_policy, files, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs.backends.in_process import InProcessBackend
+from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.ingest import job, parquet_files
 from tasks.jobs.preprocess import job as preprocess
 from tasks.learning import images
@@ -46,7 +46,7 @@ def ingested(folder: Path, contents: Mapping[str, bytes]) -> DatasetURI:
     for path, content in contents.items():
         files.put(root.child(f"pets/{path}"), content)
     spec = jobs.to_ingest(root, root.child("pets"))
-    job.run(spec, InProcessBackend())
+    job.run(spec, StageBackend())
     return spec.target
 
 
@@ -132,7 +132,7 @@ def test_rows_without_a_label_become_no_class_and_are_left_out_counted_and_named
     )
     assert len(classes_of(raw)) == 2
     spec = jobs.to_prepare(Root(str(tmp_path)), raw, max_quarantined=0.2)
-    preprocess.run(spec, InProcessBackend())
+    preprocess.run(spec, StageBackend())
     statistics = manifest.load(spec.target).statistics
     assert statistics["quarantined"] == {"label is missing": 3}
     assert statistics["quarantined_files"] == [
