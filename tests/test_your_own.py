@@ -1,7 +1,6 @@
 """Every recipe, and a user's own images, from data to report: the whole flow, on one Ray or without."""
 
 import dataclasses
-import functools
 import gzip
 import hashlib
 import re
@@ -20,7 +19,6 @@ from storage import manifest, registry, tables
 from storage.uri import URI, Root
 from tasks.learning import images
 from tasks.learning.sources import Source, SourceFile, cifar10, fashion_mnist
-from tasks.learning.sources.mnist import read_idx
 from tasks.report_page import plots
 from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
 from tests.learning.test_cifar10 import write_archive
@@ -220,4 +218,4 @@ def write_idx(folder: Path, *, train: int, test: int) -> Source:
             sums = {name: hashlib.new(name, content).hexdigest() for name in ("md5", "sha256")}
             written.append(SourceFile(name=f"{prefix}-{kind}-ubyte.gz", **sums))
     usual = fashion_mnist.SOURCE
-    return dataclasses.replace(usual, files=tuple(written), read=functools.partial(read_idx, files=written))
+    return dataclasses.replace(usual, files=tuple(written))

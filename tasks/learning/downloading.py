@@ -71,20 +71,19 @@ def _addresses(file: SourceFile, mirrors: Sequence[str]) -> list[tuple[str, str]
     return copies + [(mirror, mirror + file.name) for mirror in mirrors]
 
 
-def unpack(file: SourceFile, folder: Path) -> Path:
-    """Unpack the archive `file` beside itself in `folder`; raise `ValueError` if it is broken."""
-    archive = folder / file.name
+def unpack(archive: Path) -> Path:
+    """Unpack `archive` beside itself; raise `ValueError` if it is broken."""
     path = archive.with_suffix("")
     try:
         if archive.suffix != ".gz" or archive.name.endswith(".tar.gz"):
             from torchvision.datasets.utils import extract_archive
 
-            path = Path(extract_archive(str(archive), str(folder)))
+            path = Path(extract_archive(str(archive), str(archive.parent)))
         else:
             with gzip.open(archive) as content, path.open("wb") as unpacked:  # torchvision would load all into memory
                 shutil.copyfileobj(content, unpacked, _PIECE_BYTES)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
+        raise ValueError(f"{archive.name} cannot be unpacked: {error}") from None
     return path
 
 

@@ -190,7 +190,7 @@ class TestSources:
         folder = copy_of_the_files(tmp_path / "files")
         (folder / "t10k-labels-idx1-ubyte.gz").replace(folder / "train-labels-idx1-ubyte.gz")
         with pytest.raises(ValueError, match="has 6000 images but train-labels-idx1-ubyte 1000 labels"):
-            next(mnist.read_idx(folder, files=SOURCE.files))
+            next(mnist.read_idx(folder))
 
     @pytest.mark.parametrize("kept", [7, 4000, None])
     def test_content_that_is_cut_off_is_refused_by_name(self, tmp_path: Path, kept: int | None) -> None:
@@ -200,7 +200,7 @@ class TestSources:
         cut = content[:-100] if kept is None else gzip.compress(gzip.decompress(content)[:kept])
         path.write_bytes(cut)
         with pytest.raises(ValueError, match=f"^{file.name[:-3]}(.gz cannot be unpacked| is not a complete IDX file)"):
-            next(mnist.read_idx(path.parent, files=SOURCE.files))
+            next(mnist.read_idx(path.parent))
 
 
 def copy_of_the_files(folder: Path) -> Path:

@@ -3,7 +3,6 @@
 It is read from the binary archive: the archive for Python contains pickles, and downloads are never unpickled.
 """
 
-import functools
 import math
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,14 +14,15 @@ from tasks.learning.downloading import unpack
 from tasks.learning.sources import Source, SourceFile, Split
 
 _SHAPE = (32, 32, 3)
+_ARCHIVE = "cifar-10-binary.tar.gz"
 _FOLDER = "cifar-10-batches-bin"
 _TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST = ("test_batch.bin",)
 
 
-def read_binary(folder: Path, *, file: SourceFile) -> Iterator[Split]:
-    """Unpack the archive `file` in `folder` and read both splits; images are memory-mapped."""
-    unpack(file, folder)
+def read_binary(folder: Path) -> Iterator[Split]:
+    """Unpack the archive in `folder` and read both splits; images are memory-mapped."""
+    unpack(folder / _ARCHIVE)
     height, width, channels = _SHAPE
     for name, parts in (("train", _TRAIN), ("test", _TEST)):
         records = _records([folder / _FOLDER / part for part in parts])
@@ -50,17 +50,17 @@ def _records(parts: Sequence[Path]) -> np.ndarray:
 
 
 # MD5 sum and mirror are from the data set's own page; the SHA-256 sum is of the same file.
-_FILE = SourceFile(
-    name="cifar-10-binary.tar.gz",
-    md5="c32a1d4ab5d03f1284b67883e8d87530",
-    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-)
-
 SOURCE = Source(
     name="cifar10",
-    files=(_FILE,),
+    files=(
+        SourceFile(
+            name=_ARCHIVE,
+            md5="c32a1d4ab5d03f1284b67883e8d87530",
+            sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        ),
+    ),
     mirrors=("https://www.cs.toronto.edu/~kriz/",),
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     image_shape=_SHAPE,
-    read=functools.partial(read_binary, file=_FILE),
+    read=read_binary,
 )

@@ -1,9 +1,8 @@
 """MNIST (LeCun, Cortes, Burges): 60,000 training and 10,000 test digits."""
 
-import functools
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +11,24 @@ from tasks.learning.downloading import unpack
 from tasks.learning.sources import Source, SourceFile, Split
 
 CLASSES = tuple("0123456789")
+_NAMES = tuple(
+    f"{part}-ubyte.gz" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+)
 _UNSIGNED_BYTES = 0x0800  # magic number of an IDX file of unsigned bytes, before the number of dimensions is added
 
 
-def read_idx(folder: Path, *, files: Sequence[SourceFile]) -> Iterator[Split]:
-    """Unpack the four IDX `files` in `folder` and read both splits; images are memory-mapped.
+def files_of(*sums: tuple[str, str]) -> tuple[SourceFile, ...]:
+    """Return the files of a source in MNIST's format; `sums` are the MD5 and SHA-256 of each, in order."""
+    return tuple(SourceFile(name=name, md5=md5, sha256=sha) for name, (md5, sha) in zip(_NAMES, sums, strict=True))
+
+
+def read_idx(folder: Path) -> Iterator[Split]:
+    """Unpack the four IDX files in `folder` and read both splits; images are memory-mapped.
 
     Raises `ValueError` naming the file that is truncated, or both files if the numbers of images and labels differ.
     """
-    known = {file.name: file for file in files}
-    for name, prefix in (("train", "train"), ("test", "t10k")):
-        names = [f"{prefix}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
-        paths = [unpack(known[archive], folder) for archive in names]
+    for name, archives in (("train", _NAMES[:2]), ("test", _NAMES[2:])):
+        paths = [unpack(folder / archive) for archive in archives]
         images = _mapped(paths[0], dimensions=3)[..., np.newaxis]
         labels = _mapped(paths[1], dimensions=1).astype(np.int64)
         if len(images) != len(labels):
@@ -51,34 +56,16 @@ def _mapped(path: Path, *, dimensions: int) -> np.ndarray:
 
 
 # The MD5 sums and mirrors are those of torchvision.datasets.MNIST; the SHA-256 sums are of the same files.
-_FILES = (
-    SourceFile(
-        name="train-images-idx3-ubyte.gz",
-        md5="f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        sha256="440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    ),
-    SourceFile(
-        name="train-labels-idx1-ubyte.gz",
-        md5="d53e105ee54ea40749a09fcbcd1e9432",
-        sha256="3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    ),
-    SourceFile(
-        name="t10k-images-idx3-ubyte.gz",
-        md5="9fb629c4189551a2d022fa330f9573f3",
-        sha256="8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    ),
-    SourceFile(
-        name="t10k-labels-idx1-ubyte.gz",
-        md5="ec29112dd5afa0611ce80d1b7f02629c",
-        sha256="f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    ),
-)
-
 SOURCE = Source(
     name="mnist",
-    files=_FILES,
+    files=files_of(
+        ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        ("d53e105ee54ea40749a09fcbcd1e9432", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        ("9fb629c4189551a2d022fa330f9573f3", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        ("ec29112dd5afa0611ce80d1b7f02629c", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    ),
     mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
     classes=CLASSES,
     image_shape=(28, 28, 1),
-    read=functools.partial(read_idx, files=_FILES),
+    read=read_idx,
 )
