@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,9 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     source = _source(spec)
     parts: list[File] = []
     labels: dict[str, Counter[int]] = {}
-
-    def on_part(done: int, total: int) -> None:
-        events.progress("parts of a split written", done, total, fraction=done / total / 2)
-
     with _local_copy(spec) as folder:
         for split in source.read(folder):
-            parts += write_split(source, spec.target, split, on_part=on_part)
+            parts += write_split(source, spec.target, split)
             labels[split.name] = Counter(split.labels.tolist())
     return pieces.written(parts, labels)
 
@@ -59,23 +55,11 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     return [], {"sources": downloaded.statistics["sources"], "notice": _source(spec).notice}
 
 
-def write_split(
-    source: Source,
-    uri: DatasetURI,
-    split: Split,
-    *,
-    on_part: Callable[[int, int], None] = lambda done, total: None,
-) -> list[File]:
-    """Write every row of `split` below `uri`, a part at a time.
+def write_split(source: Source, uri: DatasetURI, split: Split) -> list[File]:
+    """Write every row of `split` below the raw dataset `uri`, a part at a time.
 
     A part per core is compressed in parallel, but parts are written one by one in this thread, which a deadline can
     interrupt. Raises `ValueError` if the rows do not fit `source`.
-
-    Args:
-        source: Gives the classes, and the shape that images must have.
-        uri: Raw dataset to write to.
-        split: Rows to write.
-        on_part: Called after each part with the number of written parts and of all parts.
     """
     _check(source, split)
     files.check_space(uri, needed=math.prod(split.images.shape))
@@ -92,7 +76,8 @@ def write_split(
     contents = dataset_parts.in_threads(encoded, bounds, threads=os.cpu_count() or 1)
     for index, ((start, stop), content) in enumerate(zip(bounds, contents, strict=True)):
         listed.append(tables.write_encoded(uri, content, rows=stop - start, split=split.name, index=index))
-        on_part(len(listed), len(bounds))
+        fraction = len(listed) / len(bounds) / 2
+        events.progress("parts of a split written", len(listed), len(bounds), fraction=fraction)
     return listed
 
 

@@ -59,7 +59,8 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     for split in ("train", "test", NEW):
         chosen = [file for file in listed if file.split == split]
         entries = [list(file) for file in chosen]  # without names: there may be a million
-        bounds = images.part_bounds(len(entries), _num_parts(spec, chosen))
+        encoded_bytes = sum(file.size for file in chosen) if images.store_of(spec.parameters) == images.FILES else 0
+        bounds = images.part_bounds(len(entries), images.num_parts(len(entries), shape, encoded_bytes=encoded_bytes))
         for index, (start, stop) in enumerate(bounds):
             piece = {"split": split, "part": index, "first": start, "rows": stop - start}
             pieces.append(piece | {"files": entries[start:stop]})
@@ -90,8 +91,3 @@ def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, 
     content, digest = user_files.read(spec, file)
     image, problem = user_files.decoded(content, spec)
     return image, {"size": file.size, "sha256": digest, "unreadable": int(image is None), "problem": problem}
-
-
-def _num_parts(spec: IngestSpec, files: Sequence[UserFile]) -> int:
-    encoded_bytes = sum(file.size for file in files) if user_files.store_of(spec) == images.FILES else 0
-    return images.num_parts(len(files), user_files.shape_of(spec), encoded_bytes=encoded_bytes)

@@ -10,7 +10,7 @@ from storage import commits, files, tables
 from storage.manifest import File
 from tasks.jobs import events
 from tasks.jobs.backends.base import Row, StageBackend
-from tasks.jobs.ingest import downloads, image_files, parquet_files, pieces, user_files
+from tasks.jobs.ingest import downloads, image_files, parquet_files, pieces
 from tasks.jobs.ingest.pieces import Piece, Source
 from tasks.jobs.spec import IngestSpec
 from tasks.learning import images, user_code
@@ -37,7 +37,7 @@ def run(spec: IngestSpec, backend: StageBackend) -> None:
         parents={"files": spec.source} if spec.kind == "files" else {},  # the user's own files are no committed result
         parameters=spec.parameters,
         listed=[*(File.model_validate(part) for piece in done for part in piece["parts"]), *beside],
-        schema=tables.describe(images.schema(work.shape, work.classes, store=user_files.store_of(spec))),
+        schema=tables.describe(images.schema(work.shape, work.classes, store=images.store_of(spec.parameters))),
         statistics={
             **statistics,
             "labels": work.labels,

@@ -94,7 +94,8 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
         for index, ((start, _), table) in enumerate(zip(bounds, ranges(source, bounds), strict=True)):
             contents = (row["bytes"] if isinstance(row, dict) else row for row in table[_IMAGE].to_pylist())
             rows = [user_files.decoded(content, spec) for content in contents]
-            its = _numbers(source, table, classes)
+            its = table[_LABEL].to_pylist() if source.is_labelled else [None] * len(table)
+            its = class_names.numbers(its, source.declared(), classes)
             if spec.is_new:
                 its = [None if label not in range(len(classes)) else label for label in its]
             place = {"split": file.split, "index": piece["part"] + index, "first": piece["first"] + start}
@@ -105,12 +106,6 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     facts |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
     facts |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
     return user_files.written(file.split, parts, labels, [facts], problems)
-
-
-def _numbers(source: Opened, table: pa.Table, classes: Sequence[str]) -> list[int | None]:
-    """Return the labels of a table as numbers of `classes`, whatever numbers the file itself uses for them."""
-    labels = table[_LABEL].to_pylist() if source.is_labelled else [None] * len(table)
-    return class_names.numbers(labels, source.declared(), classes)
 
 
 def opened(source: Path | BinaryIO, *, must_be_labelled: bool = True) -> Opened:

@@ -46,11 +46,6 @@ def shape_of(spec: IngestSpec) -> tuple[int, int, int]:
     return size, size, spec.parameters["channels"]
 
 
-def store_of(spec: IngestSpec) -> str:
-    """Return how images are stored: as `pixels` or `files`."""
-    return str(spec.parameters.get("store", "pixels"))
-
-
 def read(spec: IngestSpec, file: UserFile) -> tuple[bytes, str]:
     """Read a listed file; return content and SHA-256, or raise `ValueError` if it has changed since it was listed."""
     sink = io.BytesIO()
@@ -84,7 +79,7 @@ def decoded(content: bytes | None, spec: IngestSpec) -> tuple[Decoded | None, st
         image = decode.decoded(content, size, channels, with_thumbnail=not spec.is_new)
     except decode.Unreadable as error:
         return None, str(error)
-    return dataclasses.replace(image, pixels=content) if store_of(spec) == images.FILES else image, ""
+    return dataclasses.replace(image, pixels=content) if images.store_of(spec.parameters) == images.FILES else image, ""
 
 
 def write_part(
@@ -101,7 +96,7 @@ def write_part(
 
     An image that could not be read has no pixels.
     """
-    columns = images.schema(shape_of(spec), classes, store=store_of(spec))
+    columns = images.schema(shape_of(spec), classes, store=images.store_of(spec.parameters))
     arrays = [
         pa.array(range(first, first + len(pictures)), pa.int64()),
         pa.array([image and image.pixels for image in pictures], columns.field("image").type),

@@ -46,11 +46,11 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
     in_train = checks.test_rows_in_train(checked)
     in_two_classes = checks.images_in_two_classes(checked, spec.source, raw)
-    alike = near_duplicates.find(spec.source, raw, checked)
+    pairs, alike = near_duplicates.find(spec.source, raw, checked)
     group = spec.parameters.get("group", "none")
     if group == near_duplicates.GROUPED:
         assert alike is not None, "the plan checks that there are thumbnails"
-        checked = near_duplicates.keep_together(checked, alike.pairs)
+        checked = near_duplicates.keep_together(checked, pairs)
     split = {name: spec.parameters[name] for name in ("split_seed", "validation_fraction")}
     is_fold = "folds" in spec.parameters
     fold = (spec.parameters["fold"], spec.parameters["folds"]) if is_fold else None
@@ -80,7 +80,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
             **({"fold_rows": fold_rows} if is_fold else {}),
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,
-            "near_duplicates": alike and alike.statistics,
+            "near_duplicates": alike,
             "notice": raw.statistics.get("notice"),
             "seconds": time.monotonic() - started,
         },

@@ -1,6 +1,5 @@
 """Near duplicates among the rows of a dataset: across train and test, across classes, and within a class."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -20,23 +19,16 @@ _LISTED = 100
 """Most pairs of each kind to list; all are counted."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NearDuplicates:
-    """Pairs of near duplicates in a raw dataset."""
+def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> tuple[np.ndarray, dict[str, Any] | None]:
+    """Find the near duplicates among the usable rows of `checked`; return their positions there, (P, 2).
 
-    pairs: np.ndarray
-    """Positions in the table of checked rows, (P, 2): every pair."""
-    statistics: dict[str, Any]
-    """For the manifest, of each kind: `count`, and in `worst` the first pairs, the most alike first, each with its
-    `distance`, and the source, row, place and class of `first` and `second`."""
-
-
-def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> NearDuplicates | None:
-    """Find the near duplicates among the usable rows of `checked`; None if the raw dataset has no thumbnails."""
+    Return also for the manifest, of each kind: `count`, and in `worst` the first pairs, the most alike first, each with
+    its `distance`, and the source, row, place and class of `first` and `second`; None without thumbnails.
+    """
     is_usable = (checked["reason"] == "").to_numpy()
     near = thumbnail_parts.find_pairs(uri, raw, splits=sorted(checks.SPLITS), is_usable=is_usable)
     if near is None:
-        return None
+        return np.empty((0, 2), np.int64), None
     pairs, distances = near
     is_test, labels = (checked["source"] == "test").to_numpy(), checked["label"].to_numpy(np.int64)
     across_splits, across_classes = (values[pairs[:, 0]] != values[pairs[:, 1]] for values in (is_test, labels))
@@ -59,7 +51,7 @@ def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> NearDuplicate
         both = zip(distances[worst].tolist(), *(described(pairs[worst, side]) for side in (0, 1)), strict=True)
         named = [{"distance": distance, "first": first, "second": second} for distance, first, second in both]
         statistics[kind] = {"count": len(of_kind), "worst": named}
-    return NearDuplicates(pairs=pairs, statistics=statistics)
+    return pairs, statistics
 
 
 def keep_together(checked: pd.DataFrame, pairs: np.ndarray) -> pd.DataFrame:
