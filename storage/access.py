@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 from storage import error_policy, files, s3
-from storage.uri import URI, Root, parse_root, redact_text
+from storage.uri import URI, Root, redact_text
 
 
 def check_readable(uri: URI, *, option: str = "--storage") -> None:
@@ -30,21 +30,21 @@ def check_writable(root: Root) -> None:
     with errors_as_value_error(root, option="--storage", verb="write to"):
         if root.is_s3:
             s3.check_bucket(root)
+        elif not os.path.isdir(root.parent):
+            raise FileNotFoundError(errno.ENOENT, "the folder above it does not exist (is its disk mounted?)", root)
         else:
-            _make_folder(root)
-        if _refuses_to_overwrite(root):
+            os.makedirs(root, exist_ok=True)
+        probe = root.child(f"_probe-{uuid.uuid4().hex}")
+        files.put(probe, b"first", mode="create")
+        try:
+            files.put(probe, b"second", mode="create")
+        except FileExistsError:  # every commit relies on this refusal
             return
+        finally:
+            files.remove(probe)
     reason = "it allows creating an existing file again"
     advice = "choose storage that supports conditional writes (If-None-Match)"
     raise ValueError(f"--storage: cannot write to {root}: {reason}; {advice}")
-
-
-def parse_file(value: str, *, option: str) -> URI:
-    """Convert a file to write that a user typed; raise `ValueError` naming `option` if it is a folder."""
-    uri = parse_root(value, option=option)
-    if os.path.isdir(uri):
-        raise ValueError(f"{option} must be a file, got the folder {value}; add a name")
-    return uri
 
 
 @contextlib.contextmanager
@@ -65,23 +65,3 @@ def errors_as_value_error(uri: URI, *, option: str, verb: str) -> Iterator[None]
             raise
         reason = " ".join(str(error).split())
     raise ValueError(f"{option}: cannot {verb} {uri}: {redact_text(reason)}; {advice}")
-
-
-def _make_folder(root: Root) -> None:
-    """Create `root`, but not the folders above it: one may be missing because its disk is not mounted."""
-    if not os.path.isdir(root.parent):
-        raise FileNotFoundError(errno.ENOENT, "the folder above it does not exist (is its disk mounted?)", root)
-    os.makedirs(root, exist_ok=True)
-
-
-def _refuses_to_overwrite(root: Root) -> bool:
-    """Return whether a second `create` of the same file is refused, which every commit relies on."""
-    probe = root.child(f"_probe-{uuid.uuid4().hex}")
-    files.put(probe, b"first", mode="create")
-    try:
-        files.put(probe, b"second", mode="create")
-    except FileExistsError:
-        return True
-    finally:
-        files.remove(probe)
-    return False

@@ -120,16 +120,32 @@ def put(uri: URI, content: bytes | Path, *, mode: Literal["create", "replace"] =
 
 
 def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "replace"]) -> None:
-    with _beside(uri, needed=len(content) if isinstance(content, bytes) else content.stat().st_size) as temporary:
-        if isinstance(content, bytes):
-            temporary.write_bytes(content)
-        else:
-            shutil.move(content, temporary)  # a rename if both are on one disk
-            os.chmod(temporary, 0o644)  # as all other files in storage
-        failpoint("write", uri)
-        _flush(temporary)
-        (os.link if mode == "create" else os.replace)(temporary, uri)
-    _flush(Path(uri).parent)
+    """Write a temporary file in the folder of `uri`, and give it its name once it is flushed."""
+    folder, needed = Path(uri).parent, len(content) if isinstance(content, bytes) else content.stat().st_size
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:  # the caller would read it as "`uri` exists"
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+        handle, name = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            if isinstance(content, bytes):
+                temporary.write_bytes(content)
+            else:
+                shutil.move(content, temporary)  # a rename if both are on one disk
+            os.chmod(temporary, 0o644)
+            failpoint("write", uri)
+            _flush(temporary)
+            (os.link if mode == "create" else os.replace)(temporary, uri)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        if is_disk_full(error):
+            raise _disk_full(str(folder), needed=needed) from None
+        raise
+    _flush(folder)
 
 
 def children(uri: URI) -> list[str]:
@@ -252,28 +268,6 @@ def workspace(scratch: URI) -> Iterator[Path]:
         os.makedirs(scratch, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{_TEMPORARY}files-", dir=None if scratch.is_s3 else scratch) as folder:
         yield Path(folder)
-
-
-@contextlib.contextmanager
-def _beside(uri: URI, *, needed: int) -> Iterator[Path]:
-    """Create a temporary file in the local folder of `uri`; delete it at the end if still there. Raises `DiskFull`."""
-    folder = Path(uri).parent
-    try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:  # the caller would read it as "`uri` exists"
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
-        handle, name = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY)
-        os.close(handle)
-        os.chmod(name, 0o644)
-        try:
-            yield Path(name)
-        finally:
-            Path(name).unlink(missing_ok=True)
-    except OSError as error:
-        if is_disk_full(error):
-            raise _disk_full(str(folder), needed=needed) from None
-        raise
 
 
 def _flush(path: Path) -> None:

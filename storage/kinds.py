@@ -1,9 +1,7 @@
 """Kinds of results, one entry each: a new kind needs an entry here and the code that makes it."""
 
 import dataclasses
-from typing import Annotated, Any, Final, Generic, TypeVar
-
-from pydantic import AfterValidator
+from typing import Any, Final, Generic, TypeVar
 
 from storage.uri import (
     URI,
@@ -101,17 +99,7 @@ AUDIT = Kind(
     parents=tuple(f"predictions-{number}" for number in range(10)),
 )
 """Made from the predictions of each of its trainings, at most ten."""
-_ALL: Final[tuple[Kind[Any], ...]] = (
-    *(FILES, RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT, EXPORT, AUDIT),
-)
-KINDS: Final = {kind.name: kind for kind in _ALL}
+KINDS: Final[dict[str, Kind[Any]]] = {
+    kind.name: kind for kind in (FILES, RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT, EXPORT, AUDIT)
+}
 """Every kind by its name; each comes after the kinds it is made from."""
-
-
-def _check(name: str) -> str:
-    if name not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {name!r}")
-    return name
-
-
-KindName = Annotated[str, AfterValidator(_check)]

@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_val
 
 from storage import files, reference
 from storage.error_policy import Permanent
-from storage.kinds import KindName
+from storage.kinds import KINDS
 from storage.uri import URI, Root
 
 NAME = "_manifest.json"
@@ -60,7 +60,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
 
     format: Literal[1] = 1
     """Version of the layout."""
-    kind: KindName
+    kind: str
     fingerprint: str
     parents: dict[str, Parent]
     """Parents by role; the method `parent` returns a parent's URI."""
@@ -79,6 +79,13 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
     """Time of the commit; not part of `content` or of any fingerprint."""
     digest: str = ""
     """SHA-256 of all fields above, as `to_json` writes them with an empty digest."""
+
+    @field_validator("kind")
+    @classmethod
+    def _is_kind(cls, value: str) -> str:
+        if value not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {value!r}")
+        return value
 
     @property
     def content(self) -> str:
@@ -121,11 +128,12 @@ def load(uri: URI) -> Manifest:
         raise FileNotFoundError(f"{uri} is not committed: it has no {NAME}") from None
     try:
         committed = Manifest.model_validate_json(content)
+        if committed == committed.signed():
+            return committed
+        problem = "is not what was committed (SHA-256)"
     except ValidationError as error:
-        raise _damaged_manifest(uri, f"cannot be read ({first_problem(error)})") from None
-    if committed != committed.signed():
-        raise _damaged_manifest(uri, "is not what was committed (SHA-256)")
-    return committed
+        problem = f"cannot be read ({first_problem(error)})"
+    raise Damaged(f"{uri}/{NAME} {problem}; restore it from a copy, or delete {uri} and run again to recreate it")
 
 
 def is_committed(uri: URI) -> bool:
@@ -157,21 +165,18 @@ def find(uri: URI) -> Manifest | None:
     Raises `Damaged` naming the first file that is missing or has another size.
     """
     try:
-        manifest = load(uri)
+        return verify(uri, deep=False)
     except FileNotFoundError:
         return None
-    for problem in damages(uri, manifest, files.walk(uri)):
-        raise Damaged(problem)
-    return manifest
 
 
-def verify(uri: URI) -> Manifest:
-    """Read the manifest of `uri`, and compare the SHA-256 of every file it lists.
+def verify(uri: URI, *, deep: bool = True) -> Manifest:
+    """Read the manifest of `uri`, and compare the size and, with `deep`, the SHA-256 of every file it lists.
 
     Raises `FileNotFoundError` if `uri` is not committed, `Damaged` naming the first file that differs.
     """
     manifest = load(uri)
-    for problem in damages(uri, manifest, files.walk(uri), deep=True):
+    for problem in damages(uri, manifest, files.walk(uri), deep=deep):
         raise Damaged(problem)
     return manifest
 
@@ -230,10 +235,6 @@ def _difference(file: File, *, size: int | None, sha256: str | None = None) -> s
         return "it is missing" if size is None else f"it has {size} bytes instead of {file.size}"
     not_same = "its content is not what was committed (SHA-256)"
     return not_same if sha256 not in (None, file.sha256) else None
-
-
-def _damaged_manifest(uri: URI, what: str) -> Damaged:
-    return Damaged(f"{uri}/{NAME} {what}; restore it from a copy, or delete {uri} and run again to recreate it")
 
 
 def damage(uri: URI, file: File, what: str) -> str:

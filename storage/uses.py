@@ -22,12 +22,15 @@ _REFERENCES = TypeAdapter(tuple[str, ...])
 
 
 class Uses:
-    """Results that a run uses, named in its marker below `root`, and below `others` that it may write to."""
+    """Results that a run uses, named in its marker below `root` and below the roots of `uris` that it may write to."""
 
-    def __init__(self, root: Root, others: Iterable[Root], *, run: str) -> None:
+    def __init__(self, root: Root, uris: Iterable[URI], *, run: str) -> None:
+        uris = list(uris)
+        others = {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}
         self._uris = set[URI]()
         self._markers = {each: each.child(f"{FOLDER}/{run}.json") for each in (root, *others)}
         self._root = root
+        self.add(uris)
 
     def add(self, uris: Iterable[URI]) -> None:
         """Name `uris` too; garbage collection that starts afterwards keeps them."""
@@ -50,10 +53,7 @@ def using(root: Root, uris: Iterable[URI], *, run: str) -> Iterator[Uses]:
 
     The marker goes with the end of the block, unless that is an error.
     """
-    uris = list(uris)
-    others = {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}
-    uses = Uses(root, others, run=run)
-    uses.add(uris)
+    uses = Uses(root, uris, run=run)
     yield uses
     uses.remove()
 

@@ -1,6 +1,7 @@
 """Commands of `python -m storage` that only look, and what all of them share."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
@@ -88,23 +89,32 @@ def ls(
       data-to-model ls checkpoint predictions
       data-to-model ls runs --html runs.html
     """
-    if kinds == [_RUNS]:
-        return _show_runs(existing_root(storage), html=html, as_json=as_json)
-    if kinds and _RUNS in kinds:
+    is_runs = kinds == [_RUNS]
+    if kinds and _RUNS in kinds and not is_runs:
         raise ValueError(f"kind: {_RUNS} cannot be listed with {', '.join({*kinds} - {_RUNS})}; list it alone")
-    if html:
+    if html and not is_runs:
         raise ValueError(f"--html is only for runs; use: ls {_RUNS}")
     root = existing_root(storage)
-    current_champions, damaged = listing.current_champions(root)
-    names = [decision.champion for decision in current_champions.values() if decision and decision.champion]
-    documents = listing.of(root, kinds or KINDS, names)
+    if is_runs:
+        documents, damaged = runs.of(root)
+    else:
+        current_champions, damaged = listing.current_champions(root)
+        names = [decision.champion for decision in current_champions.values() if decision and decision.champion]
+        documents = listing.of(root, kinds or KINDS, names)
+    if html:
+        from tasks import report_page  # its imports take longer than most commands
+
+        page = parse_root(html, option="--html")
+        if os.path.isdir(page):
+            raise ValueError(f"--html must be a file, got the folder {html}; add a name")
+        files.put(page, report_page.render_runs(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/"))
     if as_json:
         print(json.dumps(documents, indent=1))
-        return complain(damaged)
-    if documents:
-        show_lines(listing.lines(documents))
+    elif documents:
+        show_lines((runs if is_runs else listing).lines(documents))
     else:
-        exits.note(f"there are no results below {root}")
+        what = "runs" if is_runs else "results"
+        exits.note(f"there are no {what} below {root}{'; run the pipeline first' if is_runs else ''}")
     return complain(damaged)
 
 
@@ -182,23 +192,6 @@ def existing_root(storage: str) -> Root:
             f"--storage: {root} does not exist or is empty; run the pipeline first, or choose another root"
         ) from None
     return root
-
-
-def _show_runs(root: Root, *, html: str | None, as_json: bool) -> int:
-    """Print all runs below `root`; return the exit code."""
-    rows, damaged = runs.of(root)
-    if html:
-        from tasks import report_page  # its imports take longer than most commands
-
-        page = access.parse_file(html, option="--html")
-        files.put(page, report_page.render_runs(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/"))
-    if as_json:
-        print(json.dumps(rows, indent=1))
-    elif rows:
-        show_lines(runs.lines(rows))
-    else:
-        exits.note(f"there are no runs below {root}; run the pipeline first")
-    return complain(damaged)
 
 
 def result_folder(value: str) -> Folder:
