@@ -24,14 +24,6 @@ def predict(
     parents: dict[str, URI] = {"checkpoint": checkpoint, "dataset": dataset}
     with stage(name, predictions, parents=parents) as current:
         if not current.reused:
-            spec = PredictSpec(
-                model=checkpoint,
-                source=dataset,
-                split=parameters.split,
-                min_confidence=parameters.min_confidence,
-                workers=parameters.workers,
-                needs=parameters.needs,
-                **timeouts.of_job(predictions),
-            )
-            runner.run("predict", spec)
+            values = vars(parameters) | timeouts.of_job(predictions)
+            runner.run("predict", PredictSpec(model=checkpoint, source=dataset, **values))
     return predictions

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from storage import access, champions, kinds, manifest, registry
 from storage.uri import URI, Root, check_name, parse_root
@@ -67,7 +67,12 @@ def make_plan(
             judge_only=judge_only,
             timeouts=Timeouts(stage_s=stage_timeout_s, stall_s=stall_timeout_s),
         )
-        plan = _refreshed(root, plan_once) if refresh else plan_once(refresh=0)
+        if refresh:  # the first repetition without a decision: a new one, or one that was interrupted
+            judged = champions.judged(root)  # decisions stay, while garbage collection deletes evaluations and reports
+            plans = (plan_once(refresh=number) for number in range(1, len(judged) + 2))  # each has its own URI
+            plan = next(plan for plan in plans if plan.checkpoint.fingerprint not in judged)
+        else:
+            plan = plan_once(refresh=0)
         warm_start.check_comparable(root, plan.registered_model, image_shape=plan.image_shape, classes=plan.classes)
         model_check.check_rival_code(plan)
         return plan
@@ -192,13 +197,6 @@ def _plan(
         ),
         timeouts=timeouts,
     )
-
-
-def _refreshed(root: Root, plan_once: Callable[..., Plan]) -> Plan:
-    """Return the plan of the first repetition without a decision: a new one, or one that was interrupted."""
-    judged = champions.judged(root)  # decisions stay, while garbage collection deletes evaluations and reports
-    plans = (plan_once(refresh=refresh) for refresh in range(1, len(judged) + 2))  # each has its own URI
-    return next(plan for plan in plans if plan.checkpoint.fingerprint not in judged)
 
 
 def _command(recipe: Recipe, data: URI | None, register_as: str | None, workers: Workers, cores: int) -> str:

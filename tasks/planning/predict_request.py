@@ -72,7 +72,12 @@ def resolve(
             ingest = IngestParameters(name=new.name, values=values, user_images=new)
             dataset = result_of(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest})
         else:
-            _check_shape(recorded, checkpoint)
+            expected = tuple(manifest.load(checkpoint).statistics["model"]["image_shape"])
+            if (shape := images.shape_of(recorded.columns["metadata"])) != expected:
+                raise ValueError(
+                    f"--data: its images have shape {shape}, but model {checkpoint} expects {expected}; choose another "
+                    "--data or --model"
+                )
         user_code.check_listed()
         predictions = predictions_of(root, checkpoint, dataset, split=split, min_confidence=min_confidence)
         needs_ray = not manifest.is_committed(predictions)
@@ -88,16 +93,6 @@ def resolve(
         predict=PredictParameters(split=split, min_confidence=min_confidence, workers=workers),
         timeouts=Timeouts(stage_s=stage_timeout_s),
     )
-
-
-def _check_shape(data: manifest.Manifest, checkpoint: CheckpointURI) -> None:
-    expected = tuple(manifest.load(checkpoint).statistics["model"]["image_shape"])
-    shape = images.shape_of(data.columns["metadata"])
-    if shape != expected:
-        raise ValueError(
-            f"--data: its images have shape {shape}, but model {checkpoint} expects {expected}; choose another "
-            "--data or --model"
-        )
 
 
 def are_user_images(uri: DatasetURI) -> bool:
