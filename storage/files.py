@@ -88,19 +88,13 @@ def exists(uri: URI) -> bool:
 
 
 def put(uri: URI, content: bytes | Path, *, mode: Literal["create", "replace"] = "replace") -> None:
-    """Write a file in one step: readers see all of `content` or what was there before.
+    """Write a file, and its folder, in one step: readers see all of `content` or what was there before.
 
-    Of several writers at once that `create` different bytes, exactly one succeeds; if the reply of S3 to its write is
-    lost, it still learns that the file is its own.
+    To `replace`, `content` may be a local file: a disk moves it, S3 leaves it there. Of several writers at once that
+    `create` different bytes, exactly one succeeds; if the reply of S3 to its write is lost, it still learns that the
+    file is its own.
 
-    Args:
-        uri: The file; its folder is created.
-        content: The bytes, or to `replace`, a local file with them: a disk moves it, S3 leaves it there.
-        mode: Whether an existing file is an error or replaced.
-
-    Raises:
-        FileExistsError: The file exists, with `create`.
-        DiskFull: There is no space; an existing file stays.
+    Raises `FileExistsError` if the file exists, with `create`; `DiskFull` without space, and an existing file stays.
     """
     if uri.is_s3:
         failpoint("write", uri)

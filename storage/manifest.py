@@ -148,17 +148,6 @@ def first_problem(error: ValidationError) -> str:
     return f"{'.'.join(place) or 'JSON'}: {first['msg']}"
 
 
-def changed_parent(uri: URI, child: Manifest) -> URI | None:
-    """Return a parent whose bytes changed since `child`, committed at `uri`, was made from it; else none."""
-    for role, named in child.parents.items():
-        with contextlib.suppress(FileNotFoundError, Damaged, ValueError):
-            parent = child.parent(role, of=uri)
-            now = load(parent)
-            if now.digest != named.digest and now.content != named.content:
-                return parent
-    return None
-
-
 def find(uri: URI) -> Manifest | None:
     """Read the manifest of `uri` and check in one listing that every file exists with its size; none if not committed.
 

@@ -12,10 +12,7 @@ from pathlib import Path
 
 _CHECKOUT = Path(__file__).parent.parent
 _PACKAGES = ("data-to-model", "ray", "torch", "torchvision", "prefect", "pyarrow")
-_IMPORTED = ("storage", "tasks")
-"""Packages that jobs import."""
 _DIGEST_LENGTH = 12
-_LIMIT_S = 10
 
 
 @functools.cache
@@ -31,7 +28,7 @@ def producer() -> dict[str, str | None]:
 def _imported_code() -> str:
     """Return a digest of the Python files of `storage` and `tasks`, where this process imports them from."""
     digest = hashlib.sha256()
-    for package in _IMPORTED:
+    for package in ("storage", "tasks"):  # those that jobs import
         spec = importlib.util.find_spec(package)
         for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
             for file in sorted(folder.rglob("*.py")):
@@ -57,7 +54,7 @@ def git_state(checkout: Path) -> str | None:
     if not (checkout / ".git").exists():
         return None
     try:
-        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip().replace("-dirty", f" dirty {_imported_code()}")

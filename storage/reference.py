@@ -21,16 +21,14 @@ def resolve(reference: str, *, root: Root) -> URI:
 
     It is `<shelf>/<name>` or a URI, else raises `ValueError`; `root` is the storage root of the file that contains it.
     """
-    if not reference.startswith("/") and "://" not in reference:
-        uri = root.child(reference)
-        if _parts(uri) != (root, reference):
-            raise ValueError(
-                "a reference must be a URI or a path relative to the storage root such as "
-                f"checkpoints/NAME, got {reference!r}"
-            )
-        return uri
-    uri = URI(reference)
+    is_uri = reference.startswith("/") or "://" in reference
+    uri = URI(reference) if is_uri else root.child(reference)
     base, relative = _parts(uri)
+    if not is_uri and (base, relative) != (root, reference):
+        raise ValueError(
+            "a reference must be a URI or a path relative to the storage root such as "
+            f"checkpoints/NAME, got {reference!r}"
+        )
     return root.child(relative) if base is not None and is_same(base, root) else uri
 
 

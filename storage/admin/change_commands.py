@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from storage import access, champions, exits, reference
+from storage import access, champions, exits, manifest, reference
 from storage.admin import format, listing
-from storage.admin.commands import Storage, app, command, committed_result, complain, existing_root, show_lines
+from storage.admin.commands import Storage, app, command, complain, existing_root, result_folder, show_lines
 from storage.admin.gc import Garbage
 from storage.manifest import Damaged
 from storage.terminal import count
@@ -76,7 +76,8 @@ def promote(
       data-to-model promote data/checkpoints/mnist-resnet18-21ce53ad4667 --reason "fewer 4s taken for 9s"
     """
     name = register_as and check_name(register_as, field="--register-as")
-    checkpoint = CheckpointURI(committed_result(uri)[0].uri)
+    checkpoint = CheckpointURI(result_folder(uri).uri)
+    manifest.load(checkpoint)
     root = reference.root_of(checkpoint)
     if root == checkpoint.parent:
         raise ValueError(

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from storage import access, exits, files, manifest, terminal
+from storage import access, champions, exits, files, manifest, terminal
 from storage.admin import catalog, format, listing, runs
 from storage.admin import lineage as ancestors
 from storage.admin import verify as checks
 from storage.admin.catalog import Folder
 from storage.kinds import KINDS
-from storage.manifest import Damaged, Manifest
+from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import URI, Root, parse_root
 
@@ -22,11 +22,6 @@ Storage = Annotated[
     typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help="storage root: a folder or s3://bucket/prefix"),
 ]
 Result = Annotated[str, typer.Argument(metavar="URI", help="a result, as printed by ls; may be a relative path")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
-Html = Annotated[
-    str | None,
-    typer.Option("--html", metavar="FILE", help="also write the runs to this page, to be opened in a browser"),
-]
 
 _RUNS = "runs"
 
@@ -65,8 +60,10 @@ def ls(
     ] = None,
     *,
     storage: Storage = "./data",
-    html: Html = None,
-    as_json: Json = False,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="also write the runs to this page, to be opened in a browser")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
 ) -> int:
     """List results by time, with test metrics, sizes and marks, and unfinished work; or runs.
 
@@ -125,7 +122,7 @@ def show(uri: Result) -> int:
     Example:
       data-to-model show data/evaluations/mnist-resnet18-ea7059670cc6
     """
-    show_lines([committed_result(uri)[1].to_json().decode().rstrip()])
+    show_lines([manifest.load(result_folder(uri).uri).to_json().decode().rstrip()])
     return 0
 
 
@@ -171,7 +168,15 @@ def verify(
         root = existing_root(storage)
         folders = catalog.read_folders(catalog.list_folders(root, KINDS))
         folders = [folder for folder in folders if folder.committed is not None or folder.damage]
-        damaged = list(checks.of_registry(root))
+        for name in champions.registered_models(root):
+            try:
+                stack = champions.promotion_stack(champions.decisions(root, name))
+            except Damaged as error:
+                damaged.append(str(error))
+                continue
+            champion = stack[-1].champion if stack else None
+            if champion and not manifest.is_committed(champion):
+                damaged.append(f"{champion}, the champion of {name}, is not committed; restore it, or promote another")
     sizes = [file.size for folder in folders if folder.manifest for file in folder.manifest.files]
     for folder in folders:
         damaged += checks.of_folder(folder, deep=deep)
@@ -207,14 +212,6 @@ def result_folder(value: str) -> Folder:
             f"uri: {uri} is not committed: it has no {manifest.NAME}; `data-to-model ls` lists the results"
         )
     return folder
-
-
-def committed_result(value: str) -> tuple[Folder, Manifest]:
-    """Return a committed result and its manifest."""
-    folder = result_folder(value)
-    if folder.manifest is None:
-        raise Damaged(folder.damage)
-    return folder, folder.manifest
 
 
 def show_lines(lines: Iterable[str]) -> None:

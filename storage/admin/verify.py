@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from storage import champions, manifest
+from storage import manifest
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged
-from storage.uri import Root
 
 
 def of_folder(folder: Folder, *, deep: bool) -> Iterator[str]:
@@ -23,21 +22,15 @@ def of_folder(folder: Folder, *, deep: bool) -> Iterator[str]:
 
 def of_parents(folder: Folder) -> Iterator[str]:
     """Yield a sentence if a parent's bytes changed since `folder` was made from it."""
-    if folder.manifest and (changed := manifest.changed_parent(folder.uri, folder.manifest)):
-        yield (
-            f"{folder.uri} was made from other bytes of {changed} than exist now; the next run makes a new result at "
-            "another URI; delete this one if you do not need it"
-        )
-
-
-def of_registry(root: Root) -> Iterator[str]:
-    """Yield a sentence for every registered model with damaged decisions or an uncommitted champion."""
-    for name in champions.registered_models(root):
+    for role, parent in folder.parents.items():
         try:
-            stack = champions.promotion_stack(champions.decisions(root, name))
-        except Damaged as error:
-            yield str(error)
+            now = manifest.load(parent)
+        except (FileNotFoundError, Damaged, ValueError):
             continue
-        champion = stack[-1].champion if stack else None
-        if champion and not manifest.is_committed(champion):
-            yield f"{champion}, the champion of {name}, is not committed; restore it, or promote another"
+        recorded = folder.manifest and folder.manifest.parents[role]
+        if recorded and now.digest != recorded.digest and now.content != recorded.content:
+            yield (
+                f"{folder.uri} was made from other bytes of {parent} than exist now; the next run makes a new result "
+                "at another URI; delete this one if you do not need it"
+            )
+            return
