@@ -9,6 +9,7 @@ import re
 import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -60,17 +61,34 @@ def verbatim(text: str) -> str:
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
+def parse_csv(text: str) -> Path:
+    """Return the path of a file that can be written."""
+    path = Path(text).expanduser().resolve()
+    if path.is_dir():
+        raise typer.BadParameter(f"must be a file, got the folder {text!r}; add a name")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"the folder {path.parent} does not exist; create it, or choose another file")
+    if not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"the folder {path.parent} is not writable; choose another file")
+    return path
+
+
+def parse_folder(text: str) -> Path:
+    """Return the path of a folder that is empty or can be created."""
+    path = Path(text).expanduser().absolute()
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise typer.BadParameter(f"must be an empty or a new folder, got {text!r}; choose another")
+    if not path.exists() and not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"the folder {path.parent} does not exist or is not writable; choose another")
+    return path
+
+
 def execute(
     app: typer.Typer, words: Sequence[str], *, name: str | None = None, prog: str, hint: Callable[[str], str] = str
 ) -> int:
-    """Run a command and return its exit code; an invalid request is one line on stderr and 2.
+    """Run a command, `name` or else the first of `words`, and return its exit code.
 
-    Args:
-        app: The application.
-        words: The command line after the program's name.
-        name: Run this command of `app`, whose name is then not among `words`.
-        prog: What the user typed to start it.
-        hint: Completes the message about an unknown option.
+    An invalid request is one line on stderr, which `hint` completes, and 2.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -12,8 +12,17 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from flows.cli.options import BackfillOptions, ExportOptions, FlowOptions, PredictOptions, RunOptions, StorageOptions
-from flows.cli.result_options import AuditOptions, DiffOptions, MistakesOptions
+from flows.cli.options import (
+    AuditOptions,
+    BackfillOptions,
+    DiffOptions,
+    ExportOptions,
+    FlowOptions,
+    MistakesOptions,
+    PredictOptions,
+    RunOptions,
+    StorageOptions,
+)
 from storage import exits
 from tasks.jobs import dashboard
 
@@ -147,9 +156,9 @@ def export(options: ExportOptions) -> int:
     photo as in training. The file is run over all test rows first; if a class differs from the
     model's, or a probability by more than 1e-5, nothing is exported.
     """
-    from flows.cli.export import export
+    from flows.cli import start
 
-    return export(options)
+    return start.export(options)
 
 
 @_command("""
@@ -163,7 +172,7 @@ def mistakes(options: MistakesOptions) -> int:
     Worst is the most confident: the probability is that of the wrong class. Copies are the files
     themselves where they are still what was ingested, else the stored pixels as PNG.
     """
-    from flows.cli.mistakes import mistakes
+    from flows.cli.comparing import mistakes
 
     return mistakes(options)
 
@@ -179,7 +188,7 @@ def diff(options: DiffOptions) -> int:
     another split, or changed, by their digests; then fields of the recipe, code, versions and
     hardware; metrics on the test rows that both predicted, and the rows that got better and worse.
     """
-    from flows.cli.diff import diff
+    from flows.cli.comparing import diff
 
     return diff(options)
 
@@ -233,13 +242,7 @@ def watch() -> int:
 
 
 def main(name: str | None = None, *, words: Sequence[str] | None = None, more: typer.Typer | None = None) -> int:
-    """Run one command and return its exit code.
-
-    Args:
-        name: The command, if a script is for it alone; else the first of `words` names it.
-        words: The command line without the program's name.
-        more: Application whose commands are added.
-    """
+    """Run one command, `name` or else the first of `words`, and return its exit code; commands of `more` are added."""
     if more:
         app.registered_commands += more.registered_commands
     prog = f"python flows/{_SCRIPTS[name]}" if name else "data-to-model"

@@ -4,8 +4,7 @@ import dataclasses
 from pathlib import Path, PurePosixPath
 
 from flows.cli import predictions_csv, preflight, start
-from flows.cli.options import RunOptions
-from flows.cli.result_options import AuditOptions
+from flows.cli.options import AuditOptions, RunOptions
 from storage import exits
 from tasks.auditing import rows
 from tasks.comparing.rows import write_copies

@@ -1,29 +1,18 @@
 """Options of the commands: a field of these classes is an option, its type and help what `--help` shows."""
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
+
+from storage.exits import parse_csv, parse_folder
 
 Text: TypeAlias = str | None
 NONE: Any = ()
 """Default of an option that may be repeated."""
 _OF_COMMAND = ("as_json", "dashboard", "check", "csv")
 """Options of the commands that are no parameters of their flows."""
-
-
-def parse_csv(text: str) -> Path:
-    """Return the path of a file that can be written."""
-    path = Path(text).expanduser().resolve()
-    if path.is_dir():
-        raise typer.BadParameter(f"must be a file, got the folder {text!r}; add a name")
-    if not path.parent.is_dir():
-        raise typer.BadParameter(f"the folder {path.parent} does not exist; create it, or choose another file")
-    if not os.access(path.parent, os.W_OK):
-        raise typer.BadParameter(f"the folder {path.parent} is not writable; choose another file")
-    return path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -227,3 +216,82 @@ class BackfillOptions(TrainingOptions):
     version: Annotated[
         list[str], typer.Argument(help="name or URI of a raw dataset (default: all of the recipe's source)")
     ] = NONE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CopyOptions:
+    """Options of every command that lists images."""
+
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=parse_csv, help="also write the list to a CSV table")
+    ] = None
+    copy_to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            parser=parse_folder,
+            help="also copy the images to this folder, empty or new, with rank and classes in their names",
+        ),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MistakesOptions(CopyOptions, StorageOptions):
+    """Options of the list of mistakes."""
+
+    run: Annotated[
+        Text,
+        typer.Argument(
+            metavar="RUN",
+            help="URI or name of any result of a run; or 'champion:NAME': that of registered model NAME (default: the "
+            "run whose report was written last)",
+        ),
+    ] = None
+    label: Annotated[
+        Text, typer.Option("--class", metavar="CLASS", help="only rows of this class (default: of all classes)")
+    ] = None
+    prediction: Annotated[
+        Text, typer.Option("--as", metavar="CLASS", help="only rows predicted as this class (default: as any)")
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DiffOptions(StorageOptions):
+    """Options of the comparison of two results."""
+
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="URI or name of any result, or of any result of a run; or 'champion:NAME', 'champion'"
+        ),
+    ]
+    b: Annotated[str, typer.Argument(metavar="B", help="the same; what is different is said of B against A")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
+    """Options of an audit."""
+
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="your own images with labels, or a raw dataset, as --data of a run; or a source by its name: mnist",
+        ),
+    ]
+    folds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=10,
+            help="number of trainings, 2 to 10; each judges the images that it did not see",
+        ),
+    ] = 5
+    fast: Annotated[
+        bool,
+        typer.Option(
+            "--fast",
+            help="one training, that of `run`, which judges its validation rows",
+        ),
+    ] = False

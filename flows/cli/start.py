@@ -3,13 +3,12 @@
 import contextlib
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
 from flows.cli import preflight
-from flows.cli.options import FlowOptions, PredictOptions, RunOptions, parameter_names
-from storage import terminal
+from flows.cli.options import ExportOptions, FlowOptions, PredictOptions, RunOptions, parameter_names
+from storage import manifest, terminal
 from storage.exits import note, refused_if_invalid
 from storage.process import gc_paused
 from storage.uri import PredictionsURI
@@ -56,35 +55,51 @@ def predict(options: PredictOptions) -> int:
     """Run batch prediction."""
     with refused_if_invalid():
         request = preflight.check_prediction(options)
-    return start(request, options, parameters_of(options), csv=options.csv)
+    return start(request, options, parameters_of(options))
+
+
+def export(options: ExportOptions) -> int:
+    """Export a model, without a flow, or find the export of an earlier call; print its files and what was proven."""
+    from tasks.planning import export_request
+
+    with refused_if_invalid():
+        request = export_request.resolve(storage=options.storage, model=options.model)
+    from rich.console import Console
+
+    from flows.cli import console
+    from tasks.export import export as export_task
+    from tasks.orchestration.stage import using
+
+    console.attach(console.Narrator(Console(stderr=True)))
+    with using(request.root, [request.checkpoint, request.prepared]) as stages:
+        export_task.fn(request.checkpoint, request.prepared, request.export)
+    recorded = manifest.load(request.export)
+    uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": request.export}
+    paths = [request.export.child(file.path) for file in recorded.files]
+    if options.as_json:
+        summary = {"uris": uris, "files": paths, "reused": stages[-1].reused, "statistics": recorded.statistics}
+        print(json.dumps(summary, indent=1), flush=True)
+    else:
+        proof = recorded.statistics["proof"]
+        difference = f"largest difference of a probability {proof['largest_difference']:.1e}"
+        for line in (*paths, f"proven on {terminal.count(proof['rows'], 'test row')}: every class equal, {difference}"):
+            terminal.show(line)
+    return 0
 
 
 def flow_of(plan: "Plan | BatchRequest | AuditRequest") -> "Flow[..., Any]":
     """Return the flow that carries out `plan`; importing it takes seconds."""
+    from flows import audit, pipeline, predict
     from tasks.planning.plan import Plan
     from tasks.planning.predict_request import BatchRequest
 
     if isinstance(plan, Plan):
-        from flows import pipeline
-
         return pipeline.flow_of(plan)
-    if isinstance(plan, BatchRequest):
-        from flows import predict
-
-        return predict.flow_of(plan)
-    from flows import audit
-
-    return audit.flow_of(plan)
+    return predict.flow_of(plan) if isinstance(plan, BatchRequest) else audit.flow_of(plan)
 
 
-def start(
-    plan: "Plan | BatchRequest | AuditRequest",
-    options: FlowOptions,
-    parameters: dict[str, Any],
-    *,
-    csv: Path | None = None,
-) -> int:
-    """Run a flow from the command line and show its progress and outcome; write its predictions to `csv`, if named.
+def start(plan: "Plan | BatchRequest | AuditRequest", options: FlowOptions, parameters: dict[str, Any]) -> int:
+    """Run a flow from the command line and show its progress and outcome; write predictions to CSV, if asked.
 
     The flow carries out `plan`. Prefect shows `parameters`. Slow starts run in parallel: Ray, if it is needed, which
     takes longest, Prefect's server, and the imports of the flow.
@@ -124,9 +139,9 @@ def start(
                 summary = flow(**parameters)
             finally:
                 narrator.stop()
-    if csv:
-        predictions_csv.write_csv(PredictionsURI(summary["uris"]["predictions"]), csv)
-        summary["csv"] = str(csv)
+    if isinstance(options, PredictOptions) and options.csv:
+        predictions_csv.write_csv(PredictionsURI(summary["uris"]["predictions"]), options.csv)
+        summary["csv"] = str(options.csv)
     if options.as_json:
         print(json.dumps(summary, indent=1), flush=True)
     else:

@@ -17,7 +17,7 @@ from PIL import Image
 
 import storage.__main__
 from flows.cli import app, audit
-from flows.cli.result_options import AuditOptions
+from flows.cli.options import AuditOptions
 from storage import files, manifest
 from storage.uri import URI, PredictionsURI, Root
 from tasks.auditing.rows import Fold
