@@ -18,29 +18,24 @@ from tasks.runners.session import session
 from tasks.train import train
 
 
-def run(request: AuditRequest) -> Any:
-    """Carry out `request`, and return the run's outcome; existing results are reused."""
-    plan = request.plan
-    with (
-        using(plan.root, request.uses) as stages,
-        session(wanted=request.needs_ray, workers=plan.workers) as runner,
-    ):
-        if not request.is_done:
-            files = download(plan.files, plan.weights, request.download, plan.timeouts)
-            raw = ingest(files, plan.raw, plan.ingest, plan.timeouts, runner)
-            for fold in request.folds:
-                prepared = preprocess(raw, fold.prepared, fold.preprocess, plan.timeouts, runner)
-                checkpoint = train(prepared, fold.checkpoint, plan.train, plan.timeouts, runner)
-                predict(checkpoint, prepared, fold.predictions, fold.predict, plan.timeouts, runner)
-        predictions = [fold.predictions for fold in request.folds]
-        audit = find_suspects(predictions, request.audit, plan.timeouts)
-        return outcome(summarize_audit(request, rows.read(audit), stages))
-
-
 def flow_of(request: AuditRequest) -> Flow[..., Any]:
-    """Return the flow that carries out `request`."""
+    """Return the flow that carries out `request` and returns its outcome; existing results are reused."""
 
     def audit(data: str, recipe: str, storage: str, settings: dict[str, Any], workers: int | None) -> Any:
-        return run(request)
+        plan = request.plan
+        with (
+            using(plan.root, request.uses) as stages,
+            session(wanted=request.needs_ray, workers=plan.workers) as runner,
+        ):
+            if not request.is_done:
+                files = download(plan.files, plan.weights, request.download, plan.timeouts)
+                raw = ingest(files, plan.raw, plan.ingest, plan.timeouts, runner)
+                for fold in request.folds:
+                    prepared = preprocess(raw, fold.prepared, fold.preprocess, plan.timeouts, runner)
+                    checkpoint = train(prepared, fold.checkpoint, plan.train, plan.timeouts, runner)
+                    predict(checkpoint, prepared, fold.predictions, fold.predict, plan.timeouts, runner)
+            predictions = [fold.predictions for fold in request.folds]
+            audit = find_suspects(predictions, request.audit, plan.timeouts)
+            return outcome(summarize_audit(request, rows.read(audit), stages))
 
     return Flow(audit, name="audit", **flow_options)

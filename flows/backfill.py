@@ -1,24 +1,28 @@
 """Backfill, the command and a script: run the flow on each raw dataset of a source, oldest first."""
 
+import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
-if TYPE_CHECKING:
-    from flows.cli.options import BackfillOptions
+if __name__ == "__main__":
+    from flows.cli import app  # checks the command line before anything slow is imported
+
+    raise SystemExit(app.main(name="backfill"))
+
+from flows.cli import preflight, start
+from flows.cli.options import BackfillOptions, RunOptions
+from storage import exits
+from storage.admin import catalog
+from storage.uri import parse_root
+from tasks.learning import recipes
+from tasks.planning.data_option import default_recipe
 
 
-def backfill(options: "BackfillOptions") -> int:
+def backfill(options: BackfillOptions) -> int:
     """Train on each raw dataset and record what the gate says; the champion stays; return 1 if one failed."""
-    import dataclasses
-    from functools import partial
-
-    from flows.cli import preflight, start
-    from flows.cli.options import RunOptions
-    from storage import exits
-
     shared = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     del shared["version"]
     with exits.refused_if_invalid():
@@ -37,13 +41,8 @@ def backfill(options: "BackfillOptions") -> int:
     return exits.FAILED if failed else 0
 
 
-def _datasets(options: "BackfillOptions") -> list[str]:
+def _datasets(options: BackfillOptions) -> list[str]:
     """Return the raw datasets that the user names, else all that are named after the recipe's source, oldest first."""
-    from storage.admin import catalog
-    from storage.uri import parse_root
-    from tasks.learning import recipes
-    from tasks.planning.data_option import default_recipe
-
     root, names = parse_root(options.storage), {name.rstrip("/").rpartition("/")[2] for name in options.version}
     source = recipes.load(options.recipe or default_recipe(None)).data.source
     folders = sorted(catalog.read_folders(catalog.list_folders(root, ["raw"])), key=lambda folder: folder.created)
@@ -54,9 +53,3 @@ def _datasets(options: "BackfillOptions") -> list[str]:
     if not chosen:
         raise ValueError(f"--storage: {root} has no raw dataset of {source!r}; name some (`data-to-model ls raw`)")
     return [uri for name, uri in committed.items() if name in chosen]
-
-
-if __name__ == "__main__":
-    from flows.cli import app
-
-    raise SystemExit(app.main(name="backfill"))

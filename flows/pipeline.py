@@ -19,12 +19,11 @@ from prefect.runtime import flow_run
 
 from flows.cli.options import RunOptions
 from flows.cli.preflight import check_and_plan
-from flows.server.flow_runs import planned, refused
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import sources
-from tasks.orchestration.prefect_options import flow_options
+from tasks.orchestration.prefect_options import flow_options, planned, refused
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
 from tasks.planning.data_option import default_recipe

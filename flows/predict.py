@@ -18,9 +18,8 @@ from prefect import Flow, flow
 
 from flows.cli.options import PredictOptions
 from flows.cli.preflight import check_prediction
-from flows.server.flow_runs import planned, refused
 from tasks.ingest import ingest
-from tasks.orchestration.prefect_options import flow_options
+from tasks.orchestration.prefect_options import flow_options, planned, refused
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning.make_plan import default_storage

@@ -51,7 +51,7 @@ def check_request(options: RunOptions) -> Recipe:
 
 def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     """Plan a run after all checks but those of Ray; raise `ValueError` if the request is invalid."""
-    from tasks.planning import data_summary, make_plan
+    from tasks.planning import data_summary, make_plan, model_check
 
     recipe = check_request(options)
     changed = [f"{name}={value}" for name, value in recipes.changes(recipe).items()]
@@ -75,7 +75,9 @@ def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     tell("labels", summary.labels)
     if options.check:
         tell("run", describe_run(plan))
-    tell("model", _check_model(plan, is_built=options.check))
+    model_check.check_training(plan)
+    is_built = options.check or (plan.needs_ray and user_code.is_reference(plan.recipe.model))
+    tell("model", model_check.check_model(plan) if is_built else plan.recipe.model)
     return plan
 
 
@@ -156,13 +158,3 @@ def describe_run(plan: "Plan") -> str:
     hint = model_check.batch_hint(plan) if "train" in to_do else None
     stages += f"; WARNING: {hint}" if hint else ""
     return f"{plan.recipe.name} on {plan.download.name}, {count(plan.recipe.training.epochs, 'epoch')}; {stages}"
-
-
-def _check_model(plan: "Plan", *, is_built: bool) -> str:
-    """Check what the training needs; build the model if asked, or if it is the user's own."""
-    from tasks.planning import model_check
-
-    model_check.check_training(plan)
-    if is_built or (plan.needs_ray and user_code.is_reference(plan.recipe.model)):
-        return model_check.check_model(plan)
-    return plan.recipe.model

@@ -72,7 +72,16 @@ def apply(entries: list[dict[str, Any]]) -> str:
 
     `prefect deploy` deletes nothing: a deployment or schedule that has left the file stays on the server.
     """
-    _create_pools({entry["work_pool"]["name"] for entry in entries})
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        for name in sorted({entry["work_pool"]["name"] for entry in entries}):
+            try:
+                client.read_work_pool(name)
+            except ObjectNotFound:
+                client.create_work_pool(WorkPoolCreate(name=name, type="process"))
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     env = os.environ | {"PWD": str(CHECKOUT)}  # prefect.yaml's folder for workers without PIPELINE_CHECKOUT
     answer = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
@@ -80,16 +89,3 @@ def apply(entries: list[dict[str, Any]]) -> str:
         raise RuntimeError(f"`prefect deploy --all` failed; its output:\n{(answer.stdout + answer.stderr)[-3000:]}")
     functions = {entry["entrypoint"].partition(":")[2].replace("_", "-") + "/" + entry["name"] for entry in entries}
     return f"deployed: {', '.join(sorted(functions))}"
-
-
-def _create_pools(names: set[str]) -> None:
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectNotFound
-
-    with get_client(sync_client=True) as client:
-        for name in sorted(names):
-            try:
-                client.read_work_pool(name)
-            except ObjectNotFound:
-                client.create_work_pool(WorkPoolCreate(name=name, type="process"))

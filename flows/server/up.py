@@ -43,7 +43,7 @@ def main(host: str, port: int) -> int:
         await_server(server, f"{url}/health")
         _tell([deploy.apply(entries)])
         with contextlib.ExitStack() as stack:
-            reports = _NOT_SERVED
+            reports = "not served to other machines: serve them yourself (docs/operating.md)"
             if host in _LOOPBACK:
                 reports = f"{stack.enter_context(report_server.serving(root, port + 1))} ({root})"
             worker = stack.enter_context(_worker())
@@ -68,7 +68,6 @@ def _name_server(host: str, port: int) -> str:
     return url
 
 
-_NOT_SERVED = "not served to other machines: serve them yourself (docs/operating.md)"
 _READY = """
   UI        {ui}
   API       {url}

@@ -1,7 +1,5 @@
 """Watch over a Prefect server's runs: mark dead ones as Crashed, and restart crashed ones at most three times.
 
-The task runs of a dead process are marked as Crashed, too.
-
 It reads the runs' states, since a busy server on SQLite loses some events. `make up` watches its own server. Beside a
 server for several machines, keep `data-to-model watch` running on one of them.
 """

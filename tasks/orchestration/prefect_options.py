@@ -1,10 +1,17 @@
-"""Prefect options of all tasks and flows: no caching (storage shows what is done), no pickling, readable run names."""
+"""Prefect options of all tasks and flows: no caching (storage shows what is done), no pickling, readable run names.
 
-from collections.abc import Mapping
+Also flows that have their plan already, and the state of those whose parameters are invalid.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from prefect import Flow, State
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
+from prefect.states import Failed
 
 from storage.producer import user
 from storage.uri import redact
@@ -42,3 +49,22 @@ def author() -> str:
     """Return the author of a decision: the deployment, else the user, and the flow run if there is one."""
     who = f"deployment {flow_run.flow_name}/{deployment.name}" if deployment.id else user()
     return f"{who}, run {flow_run.name}" if flow_run.id else who
+
+
+def planned(flow: Flow[..., Any], run: Callable[[], Any]) -> Flow[..., Any]:
+    """Return a flow with the name and the parameters of `flow` that calls `run`, which has its plan already."""
+
+    @functools.wraps(flow.fn)
+    def carry_out(**_: Any) -> Any:
+        return run()
+
+    return Flow(carry_out, name=flow.name, **flow_options)
+
+
+def refused(error: ValueError) -> State[Any]:
+    """Return the state of a deployment's run with invalid parameters: one line in its log; else raise `error`."""
+    if not deployment.id:
+        raise error
+    # The state says it all; Prefect's engine would add the traceback of its own exception.
+    logging.getLogger("prefect.flow_runs").addFilter(lambda record: record.exc_info is None)
+    return Failed(message=str(error))

@@ -1,7 +1,6 @@
 """Invalid requests of every kind end in one line that names the mistake, within seconds, before any work."""
 
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from flows.server import deploy, up
 from storage import commits, manifest, tables
 from storage.uri import URI, Root
 from tasks.learning import images, recipes
-from tasks.planning import make_plan, predict_request
+from tasks.planning import make_plan
 from tests import mirrors
 
 FINGERPRINT = "0123456789ab"
@@ -100,6 +99,9 @@ REQUESTS = [
     Bad("predict --data {file} --model {checkpoint}", "--data ... {file} must be an image ... .parquet ... rename it"),
     Bad("predict --data {checkpoint}", "--data ... raw or prepared ... {checkpoint} of kind checkpoint"),
     Bad("predict --data {raw} --split nosuch", "--split ... test ... 'nosuch'"),
+    Bad('predict --data ""', "--data must be a folder or s3://bucket/prefix, got an empty value"),
+    Bad("predict --data {raw} --min-confidence 0", "--min-confidence must be above 0 and at most 1, got 0.0"),
+    Bad("predict --data {raw} --min-confidence nan", "--min-confidence must be above 0 and at most 1, got nan"),
     Bad("predict --data {raw}", "--model ... no champion of 'mnist'"),
     Bad("predict --data {raw} --model champion:../x", "--model ... registered model ... '../x'"),
     Bad("predict --data {prepared}", "--data ... its source ... datasets/raw/gone-0123456789ab"),
@@ -158,12 +160,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     Path(found["half"]).mkdir()
     Path(found["half"], manifest.NAME).write_bytes(b'{"format": 1, "kind": "raw"')
     (folder / "file").write_text("a file")
-    (folder / "empty").mkdir()
     (folder / "parquet").mkdir()
     (folder / "parquet" / "train.parquet").write_bytes(b"not read yet")
     (folder / "parquet" / "test.parquet").write_bytes(b"not read yet")
     with mirrors.refusing() as refusing:
-        more = {"file": str(folder / "file"), "empty": str(folder / "empty"), "parquet": str(folder / "parquet")}
+        more = {"file": str(folder / "file"), "parquet": str(folder / "parquet")}
         more |= {"refusing": refusing, "taken": refusing.strip("/").rpartition(":")[2]}
         yield {name: str(uri) for name, uri in found.items()} | more
 
@@ -226,25 +227,6 @@ def test_a_wrong_parameter_of_a_deployment_is_refused_by_name(
         recipe = recipes.override(recipes.load("mnist-resnet18"), settings)
         make_plan.make_plan(recipe=recipe, **{"storage": str(fresh)} | changes)
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
-    assert _listing(fresh) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"data": ""}, "--data must be a folder or s3://bucket/prefix, got an empty value"),
-        ({"split": "train"}, "--split must be one of test, got 'train'"),
-        ({"min_confidence": 0.0}, "--min-confidence must be above 0 and at most 1, got 0.0"),
-        ({"min_confidence": math.nan}, "--min-confidence must be above 0 and at most 1, got nan"),
-    ],
-)
-def test_a_wrong_parameter_of_batch_prediction_is_refused_by_name(
-    places: Mapping[str, str], fresh: Path, changes: dict[str, Any], message: str
-) -> None:
-    given: dict[str, Any] = {"data": places["raw"], "model": "champion", "split": None, "workers": None} | changes
-    with pytest.raises(ValueError) as caught:
-        predict_request.resolve(storage=str(fresh), **given)
-    assert str(caught.value).startswith(message)
     assert _listing(fresh) == []
 
 

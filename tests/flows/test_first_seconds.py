@@ -7,12 +7,16 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
-from prefect.settings import PREFECT_HOME, temporary_settings
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from flows.server.temporary_server import check_api
 from storage.process import reach_loopback_directly
@@ -121,6 +125,15 @@ def test_a_home_that_cannot_be_written_to_is_refused_by_name(tmp_path: Path) -> 
     says = f"^PREFECT_HOME={tmp_path / 'file'} is not writable; set PREFECT_HOME to another folder$"
     with temporary_settings({PREFECT_HOME: tmp_path / "file"}), pytest.raises(ValueError, match=says):
         check_api()
+
+
+def test_the_temporary_server_of_a_run_asks_for_a_password(prefect_process: dict[Any, Any]) -> None:
+    url = prefect_process[PREFECT_API_URL]
+    assert url.startswith("http://127.0.0.1:")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{url}/admin/version", timeout=10)
+    with temporary_settings(prefect_process), get_client(sync_client=True) as client:
+        assert client.api_version()
 
 
 @pytest.mark.slow

@@ -1,12 +1,15 @@
-"""Names of flow runs."""
+"""Names of flow runs, the plans that they carry out, and their messages about invalid parameters."""
 
+import logging
+import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows import pipeline
 from flows.predict import predict
-from tasks.orchestration.prefect_options import name_run, run_name
+from tasks.orchestration.prefect_options import name_run, planned, run_name
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,24 @@ def test_a_run_is_called_by_its_recipe_and_changed_settings(parameters: dict[str
 )
 def test_every_flow_names_its_runs(flow: Any) -> None:
     assert flow.flow_run_name is run_name
+
+
+def test_a_run_of_the_command_line_carries_out_the_plan_that_is_made_and_does_not_plan(prefect_server: None) -> None:
+    ran: list[str] = []
+    flow = planned(pipeline.mnist, lambda: ran.append("the plan"))
+    flow(storage="/a/folder/that/cannot/be/made", settings={"epochs": 5})  # its own planning would refuse this
+    assert (ran, flow.name, flow.parameters) == (["the plan"], pipeline.mnist.name, pipeline.mnist.parameters)
+
+
+def test_a_deployments_run_refuses_in_one_line_without_a_traceback(
+    prefect_server: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid.uuid4()))
+    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])
+    state: Any = pipeline.mnist(workers=-1, storage=str(tmp_path), return_state=True)
+    assert state.is_failed() and state.message.startswith("--workers must be >= 0 ")
+    messages = [record.getMessage() for record in caplog.records if "workers must" in record.getMessage()]
+    assert set(messages) == {f"Finished in state Failed({state.message!r})"}
+    assert not any(record.exc_info for record in caplog.records)
