@@ -35,13 +35,8 @@ def here(device: "torch_device", *, precision: str) -> str:
 
 
 def recorded(parts: Sequence[str]) -> dict[str, Any]:
-    """Return the entries for a manifest's statistics.
+    """Return a manifest's statistics about the hardware of all parts of its result, which has no duplicates.
 
-    Args:
-        parts: Hardware of all parts of the result, without duplicates.
-
-    Returns:
-        `hardware`, and `is_reproducible`: whether doing it again on that hardware gives the same bytes, which holds if
-        all parts ran on one kind of CPU in fp32.
+    `is_reproducible` says that doing it again there gives the same bytes: all parts ran on one kind of CPU in fp32.
     """
     return {"hardware": list(parts), "is_reproducible": len(parts) == 1 and parts[0].startswith("fp32 on cpu: ")}

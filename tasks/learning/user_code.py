@@ -16,7 +16,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,14 +75,13 @@ def load(path: Path) -> ModuleType:
 
 
 def _registered(path: Path) -> _Code:
-    contents = _read(path)
-    digest = _digest_of(contents, path)
+    digest, contents = _read(path)
     _loaded[digest] = code = _loaded.pop(digest, None) or _imported(path, contents, name=_PACKAGE + digest)
     return code
 
 
-def _read(path: Path) -> dict[str, bytes]:
-    """Return the content of the file at `path`, or of every file of that folder that is not hidden."""
+def _read(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Return digits of a digest, and the content of the file at `path` or of each file in that folder not hidden."""
     files, folder = [path], path.parent
     if path.suffix != ".py":
         hidden = re.compile(r"(^|/)(\.|__pycache__/)")
@@ -94,17 +93,13 @@ def _read(path: Path) -> dict[str, bytes]:
         if any(file.name == "_manifest.json" for file in files):
             raise ValueError(f"{path} contains results of runs; use a --storage outside the recipe's folder")
     try:
-        return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+        contents = {str(file.relative_to(folder)): file.read_bytes() for file in files}
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _digest_of(contents: Mapping[str, bytes], path: Path) -> str:
-    """Return digits of a digest of the file at `path`, or of names and contents of that folder."""
     digest = hashlib.sha256()
     for name, content in contents.items():
         digest.update(content if path.suffix == ".py" else hashlib.sha256(name.encode() + b"\0" + content).digest())
-    return digest.hexdigest()[:_DIGITS]
+    return digest.hexdigest()[:_DIGITS], contents
 
 
 def _imported(path: Path, contents: dict[str, bytes], *, name: str) -> _Code:
@@ -234,7 +229,7 @@ def _code_of(match: re.Match[str]) -> _Code:
         return _registered(package / match["code"])
     paths = check_listed()
     for path in paths:
-        if _digest_of(_read(path), path) == digest:
+        if _read(path)[0] == digest:
             load(path)
             return _loaded[digest]
     searched = f"none of its paths ({', '.join(map(str, paths))}) has that content" if paths else "it is not set"
@@ -247,8 +242,8 @@ def _code_of(match: re.Match[str]) -> _Code:
 def packaged() -> Iterator[list[str]]:
     """Write each file or folder into a package for a cluster; yield the packages, which are deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="pipeline-code-") as folder:
-        listed = [(path, _read(path)) for path in check_listed()]  # loaded or not
-        packages = {_digest_of(contents, path): (path, contents) for path, contents in listed}
+        listed = [(path, *_read(path)) for path in check_listed()]  # loaded or not
+        packages = {digest: (path, contents) for path, digest, contents in listed}
         packages |= {digest: (code.path, code.contents) for digest, code in _loaded.items()}
         for digest, (path, contents) in packages.items():
             package = Path(folder, _PACKAGE + digest)

@@ -33,7 +33,8 @@ def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) 
     if workers == 0:
         return "not used: the work runs in this process"
     cores = machine.cores()
-    nodes = scaling.usable(nodes_of(address)) if address else [_this_machine(cores)]
+    local: scaling.Resources = {"CPU": cores + SPARE_CPUS, "GPU": len(machine.gpus())}
+    nodes = scaling.usable(nodes_of(address)) if address else [local]
     has = f"{redact(address)}: {scaling.counted(nodes)}" if address else f"local, {count(cores, 'core')}"
     try:
         scale = scaling.resolve(workers, threads=None if address else cores, nodes=nodes, needs=needs)
@@ -45,11 +46,6 @@ def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) 
         return f"{has}; {missing}"
     each = [*["1 GPU"] * scale.use_gpu, *[count(scale.cpus, "CPU")] * bool(address)]
     return f"{has}; {count(scale.workers, 'worker')}" + (f" with {' and '.join(each)} each" if each else "")
-
-
-def _this_machine(cores: int) -> dict[str, float]:
-    """Return what a local Ray counts."""
-    return {"CPU": cores + SPARE_CPUS, "GPU": len(machine.gpus())}
 
 
 def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:

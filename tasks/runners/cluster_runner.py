@@ -106,7 +106,9 @@ class ClusterRunner:
         while True:
             with self._answering() as client:
                 info = client.get_job_info(job)
-            log, ended = self._log(job), info.status.is_terminal()
+            log, ended = "", info.status.is_terminal()
+            with contextlib.suppress(OSError, RuntimeError):  # the node of its driver may not answer now
+                log = str(self._client().get_job_logs(job))
             follower.feed(log[read:], ended=ended)
             read = max(read, len(log))
             if ended:
@@ -118,12 +120,6 @@ class ClusterRunner:
         if info.status != "SUCCEEDED":
             reason = (info.message or "").partition("\n")[0]
             raise follower.error(": ".join(filter(None, [f"job {job} ended {info.status}", reason])))
-
-    def _log(self, job: str) -> str:
-        """Return the job's log so far; empty if the node of its driver does not answer now."""
-        with contextlib.suppress(OSError, RuntimeError):
-            return str(self._client().get_job_logs(job))
-        return ""
 
 
 def _jobs(client: "JobSubmissionClient", prefix: str) -> "dict[str, JobDetails]":

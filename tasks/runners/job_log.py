@@ -1,5 +1,6 @@
 """Follower of a Ray job: turns its growing log into log records, and into the error that ended it."""
 
+import contextlib
 import json
 import logging
 import re
@@ -57,10 +58,11 @@ class Follower:
     def line(self, line: str) -> None:
         """Handle one complete line."""
         if PROGRESS in line:
-            if content := _json_after(PROGRESS, line):
-                self._progress(content)
+            with contextlib.suppress(json.JSONDecodeError):
+                self._progress(json.loads(line.partition(PROGRESS)[2]))
         elif ERROR in line:
-            if content := _json_after(ERROR, line):
+            with contextlib.suppress(json.JSONDecodeError):
+                content = json.loads(line.partition(ERROR)[2])
                 self._error = (JobRefused if content["permanent"] else JobFailed)(content["message"])
         elif _CHATTER.search(line):
             logger().debug("%s", line)
@@ -80,10 +82,3 @@ class Follower:
         logger().log(
             logging.INFO if due or always else logging.DEBUG, "%s", text.rstrip(": "), extra={"progress": content}
         )
-
-
-def _json_after(marker: str, line: str) -> Any:
-    try:
-        return json.loads(line.partition(marker)[2])
-    except ValueError:
-        return None

@@ -1,5 +1,6 @@
 """Runner on a local Ray that belongs to the run: starts Ray, and each stage's job as a child process beside it."""
 
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -44,8 +45,6 @@ _RAY_ENV = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # else Ray lists all log files ten times a second
 }
-_DASHBOARD_ENV = {"RAY_DASHBOARD_ENABLE_PROFILING": "1"}
-"""Shows stacks of processes; the dashboard's token already allows running any program."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +61,10 @@ class LocalRay:
 
     def wait(self) -> None:
         """Return once drivers can connect; else raise `JobFailed` with Ray's output."""
+        host, _, port = self.address.rpartition(":")
         deadline = time.monotonic() + _START_LIMIT_S
         while self.child.running and time.monotonic() < deadline:
-            if _is_open(self.address):
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
                 return
             time.sleep(_POLL_S)
         raise JobFailed(f"the local Ray did not start; run again. Its output:\n{self.child.output()[-2000:]}")
@@ -94,22 +94,15 @@ def start_ray(
         shown = _free_port()
         url = f"http://127.0.0.1:{shown}"
         command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={shown}"]
-        more |= _DASHBOARD_ENV | {
+        more |= {
+            # Shows stacks of processes; the dashboard's token already allows running any program.
+            "RAY_DASHBOARD_ENABLE_PROFILING": "1",
             # Else helpers of Ray Train search for the only Ray of this machine, and fail if there are two.
             "RAY_API_SERVER_ADDRESS": url,
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)]),  # py-spy
         }
     child = Child([*prefix, *command, *options], env={**env, **more}, remove=folder)
     return LocalRay(child, f"127.0.0.1:{port}", url, folder)
-
-
-def _is_open(place: str) -> bool:
-    host, _, port = place.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def _free_port() -> int:

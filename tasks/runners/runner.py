@@ -23,15 +23,10 @@ class Runner(Protocol):
     """Runs jobs; implemented by `LocalRunner`, `ClusterRunner` and `InProcessRunner`."""
 
     def run(self, stage: str, spec: JobSpec) -> None:
-        """Run a job until its target is committed; its log and progress go to the logger of the running task.
+        """Run `tasks.jobs.STAGE` until its target is committed; then remove its scratch folder.
 
-        Args:
-            stage: Name of the job, such as `train`: the module below `tasks.jobs`.
-            spec: Parameters of the job; its scratch folder is removed after the job has succeeded.
-
-        Raises:
-            JobRefused: A retry would meet the same error again.
-            JobFailed: Any other error.
+        Its log and progress go to the logger of the running task. Raises `JobRefused` if a retry would meet the same
+        error again, else `JobFailed`.
         """
 
 

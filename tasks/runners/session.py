@@ -38,11 +38,9 @@ def starting(*, wanted: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def session(*, wanted: bool, workers: Workers) -> Iterator[Runner]:
-    """Yield the runner of one run; start Ray at once if `wanted`, else only when a job is submitted.
+    """Yield the runner of one run; start Ray at once if `wanted` (there will be a job), else when a job is submitted.
 
-    Args:
-        wanted: True if it is known that there will be a job.
-        workers: As asked; 0 runs everything in this process, without Ray.
+    With `workers` 0 everything runs in this process, without Ray.
     """
     address = capacity.cluster_address()
     if address and workers != 0:

@@ -46,10 +46,6 @@ def recipe() -> Recipe:
         ),
         ("compile=max", "--set: compile must be a valid boolean, got 'max'"),
         ("step=graph", "--set: step must be eager without device=cuda, got 'graph'"),
-        (
-            "start=warm",
-            "--set: start must be random, pretrained, champion, champion:NAME or a .safetensors file, got 'w",
-        ),
         ("start=champion:Own", "--set: start=champion:NAME must be 1 to 64 of a-z, 0-9 and '-', got 'Own'"),
         (
             "start=https://host/w.safetensors",

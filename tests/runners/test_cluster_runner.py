@@ -69,13 +69,15 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A cluster on which every job has committed its target once it has succeeded."""
     cluster = Cluster()
     monkeypatch.setattr(jobs_api, "connect", lambda address: cluster)
-    monkeypatch.setattr(manifest, "is_committed", lambda uri: any(map(_is_over, cluster.jobs.values())))
+    monkeypatch.setattr(
+        manifest, "is_committed", lambda uri: any(job.status.is_terminal() for job in cluster.jobs.values())
+    )
     monkeypatch.setattr(cluster_runner, "_POLL_S", 0.01)
-    yield cluster
+    return cluster
 
 
 @pytest.fixture
@@ -153,7 +155,3 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
     assert cluster.stopped == [job] * is_stopped
     text = f"job {job} goes on: the same request attaches to it, `ray job stop {job}` ends it"
     assert (text in caplog.messages) is not is_stopped
-
-
-def _is_over(job: SimpleNamespace) -> bool:
-    return bool(job.status.is_terminal())

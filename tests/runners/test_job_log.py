@@ -16,13 +16,8 @@ _WORKER = "(RayTrainWorker pid=4711)"
 _OTHER = "(RayTrainWorker pid=4711, ip=10.0.0.2)"
 
 
-def _progress(done: int, *, epoch: int) -> str:
-    content = {"what": "steps", "done": done, "total": 80, "note": "", "fraction": done / 80, "epoch": epoch}
-    return f"{_WORKER} {PROGRESS}{json.dumps(content)}\n"
-
-
-def _epoch(epoch: int, note: str) -> str:
-    content = {"what": EPOCHS, "done": epoch, "total": 80, "note": note, "fraction": epoch / 80, "epoch": epoch}
+def _progress(done: int, *, epoch: int, what: str = "steps", note: str = "") -> str:
+    content = {"what": what, "done": done, "total": 80, "note": note, "fraction": done / 80, "epoch": epoch}
     return f"{_WORKER} {PROGRESS}{json.dumps(content)}\n"
 
 
@@ -39,7 +34,9 @@ def test_what_workers_print_is_told_between_the_progress_in_order(caplog: pytest
 
 def test_every_epoch_has_its_line_and_steps_in_between_have_few(caplog: pytest.LogCaptureFixture) -> None:
     log = "".join(
-        "".join(_progress(step, epoch=epoch) for step in range(1, 81)) + _epoch(epoch, "loss") for epoch in range(1, 81)
+        "".join(_progress(step, epoch=epoch) for step in range(1, 81))
+        + _progress(epoch, epoch=epoch, what=EPOCHS, note="loss")
+        for epoch in range(1, 81)
     )
     lines = _followed(log, caplog)
     assert [line for line in lines if line != "steps 1/80"] == [f"epoch {epoch}/80: loss" for epoch in range(1, 81)]
