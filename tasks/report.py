@@ -41,12 +41,12 @@ def report(
     with stage("report", target, timeout_s=timeouts.stage_s) as current:
         data = gather(checkpoint, predictions, evaluation, decision, parameters)
         if not current.reused:
-            dataset = DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))
-            worst = [row["id"] for row in read_evaluation(evaluation)["worst"]]
+            worst = [row["id"] for row in data.evaluated["worst"]]
+            prepared = DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))
             data = dataclasses.replace(
                 data,
                 **pictures.of_mistakes(predictions, worst=worst),
-                **pictures.of_data(dataset),
+                **pictures.of_data(prepared),
                 **against_champion(checkpoint, evaluation, decision, parameters),
             )
             commits.commit(
@@ -59,7 +59,7 @@ def report(
                     "registered_model": parameters.registered_model,
                     "recipe": parameters.recipe_name,
                     "data": parameters.data_name,
-                    "dataset": dataset.name,
+                    "dataset": prepared.name,
                     "changes": parameters.changes,
                     "settings": parameters.values,
                     "seconds": seconds_so_far(),
@@ -82,7 +82,6 @@ def gather(
     prepared = manifest.load(prepared_uri)
     raw_uri = DatasetURI(prepared.parent("raw", of=prepared_uri))
     raw = manifest.load(raw_uri)
-    evaluated = read_evaluation(evaluation)
     steps: list[tuple[str, URI, Manifest | None]] = [
         ("Raw dataset", raw_uri, raw),
         ("Prepared dataset", prepared_uri, prepared),
@@ -103,19 +102,12 @@ def gather(
         data_set=parameters.data_name,
         sample_notice=raw.statistics["notice"],
         decision=decision,
-        metrics=evaluated["metrics"],
-        history=statistics["history"],
-        best_epoch=statistics["best_epoch"],
-        training_seconds=statistics["seconds"],
+        evaluated=read_evaluation(evaluation),
+        trained=statistics,
         classes=images.classes_of(prepared.columns["metadata"]),
-        per_class=evaluated["per_class"],
-        confusion=evaluated["confusion"],
-        calibration=evaluated["calibration"],
         temperature=predicted.statistics["temperature"],
-        coverage=evaluated["coverage"],
         class_counts=by_split(prepared.statistics.get("class_counts", {})),
         data_problems=tuple(find_data_problems(raw, prepared)),
-        slices=evaluated.get("slices"),
         lineage=tuple(_lineage(steps, raw, target, decision)),
         parameters=parameters.values | {f"{name} (resolved)": value for name, value in resolved.items()},
         command=parameters.command,

@@ -58,4 +58,4 @@ def _summary(data: ReportData) -> Iterator[str]:
     champion = decision.metrics.get("champion", {})
     yield "| on the test rows | this model | champion before this run |\n|---|---|---|"
     for name in (*METRICS.values(), "test_loss", "expected_calibration_error", "num_rows"):
-        yield f"| {metric_title(name)} | {number(data.metrics[name])} | {number(champion.get(name))} |"
+        yield f"| {metric_title(name)} | {number(data.evaluated['metrics'][name])} | {number(champion.get(name))} |"

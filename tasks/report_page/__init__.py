@@ -70,25 +70,12 @@ class ReportData:
     """Notice that the data set is only a bundled sample; None for the real data set."""
     decision: Decision
     """Whether the model was promoted, why, by which gate, and the metrics of the champion it was compared with."""
-    metrics: dict[str, float]
-    """Metrics on the test split: at least those of `METRICS`, `test_loss`, `expected_calibration_error`, `num_rows`."""
-    history: list[dict[str, float]]
-    """Per epoch: `epoch`, `step`, `train_` and `validation_` `loss` and `accuracy`, `learning_rate`,
-    `backbone_learning_rate`."""
-    best_epoch: int
-    """The epoch, from 1, whose weights were kept."""
-    training_seconds: float
-    """Duration of the attempt that finished the training."""
+    evaluated: dict[str, Any]
+    """Content of the evaluation's files by name, as `tasks.evaluate` writes them: `metrics`, `per_class`, ..."""
+    trained: dict[str, Any]
+    """Statistics of the checkpoint; shown are `history` (one row per epoch), `best_epoch` and `seconds`."""
     classes: tuple[str, ...]
-    """Names of the classes, in the order of `confusion`."""
-    per_class: list[dict[str, Any]]
-    """Per class: `class_name`, `precision`, `recall`, `f1`, `support` (test rows)."""
-    confusion: list[list[int]]
-    """Test rows by true class (rows) and predicted class (columns)."""
-    calibration: list[dict[str, Any]]
-    """Per bin of confidence: `lower`, `upper`, `count`, and mean `confidence` and `accuracy` (anything when empty)."""
-    coverage: list[dict[str, Any]]
-    """Per `confidence` from 0 to 0.99: the `rows` with at least this one, and how many of them are `right`."""
+    """Names of the classes, in the order of the confusion matrix."""
     lineage: tuple[LineageStep, ...]
     """From the raw files to the report, in order."""
     parameters: dict[str, Any]
@@ -115,8 +102,6 @@ class ReportData:
     """Some training images of each class, or of some classes if there are many."""
     left_out: tuple[Mapping[str, Any], ...] = ()
     """Rows that were left out: `class` or None, `place`, `reason`, and `image` (None if unreadable)."""
-    slices: Mapping[str, Any] | None = None
-    """Result of `tasks.learning.slices.find`; None if the evaluation has none."""
 
 
 def render(data: ReportData) -> str:
@@ -126,31 +111,32 @@ def render(data: ReportData) -> str:
     """
     as_table = len(data.classes) <= _MAX_CELLS
     curves = [
-        (title, Markup(plots.learning_curve(data.history, quantity, best_epoch=data.best_epoch)))
+        (title, Markup(plots.learning_curve(data.trained["history"], quantity, best_epoch=data.trained["best_epoch"])))
         for title, quantity in (("Loss", "loss"), ("Accuracy", "accuracy"))
     ]
-    chosen = chosen_confidence(data.coverage)
+    chosen = chosen_confidence(data.evaluated["coverage"])
     template = environment().get_template("report.html.j2")
     return template.render(
         data=data,
         curves=curves,
-        has_groups=any(row["backbone_learning_rate"] != row["learning_rate"] for row in data.history),
-        reliability=Markup(plots.reliability(data.calibration)),
+        has_groups=any(row["backbone_learning_rate"] != row["learning_rate"] for row in data.trained["history"]),
+        reliability=Markup(plots.reliability(data.evaluated["calibration"])),
         chosen=chosen,
-        covered=list(_covered(data.coverage, chosen)),
+        covered=list(_covered(data.evaluated["coverage"], chosen)),
         lowest=sorted(
-            (row for row in data.per_class if row["support"] and row["recall"] < 1), key=lambda row: row["recall"]
+            (row for row in data.evaluated["per_class"] if row["support"] and row["recall"] < 1),
+            key=lambda row: row["recall"],
         )[:3],
         metric=metric_title(METRICS[data.decision.gate["metric"]]),
         confusion=_confusion_rows(data) if as_table else None,
-        confusion_png=None if as_table else plots.heat_map(data.confusion),
+        confusion_png=None if as_table else plots.heat_map(data.evaluated["confusion"]),
         pairs=_confused_pairs(data)[:10],
         comparison=list(_comparison(data)),
-        interval=accuracy_interval(data.metrics),
+        interval=accuracy_interval(data.evaluated["metrics"]),
         largest_class=max(
             1, *(sum(split.get(name, 0) for split in data.class_counts.values()) for name in data.classes)
         ),
-        worse_slices=slices.worse(data.slices["slices"]) if data.slices else (),
+        worse_slices=slices.worse(data.evaluated["slices"]["slices"]),
         longest_word=_longest_word(data.classes),
     )
 
@@ -264,7 +250,7 @@ def _confusion_rows(data: ReportData) -> list[tuple[str, list[tuple[int, str]]]]
     """Return for each true class its name and, per predicted class, the count and the cell's CSS class."""
     return [
         (data.classes[row], [(count, _cell(count, sum(counts), row == column)) for column, count in enumerate(counts)])
-        for row, counts in enumerate(data.confusion)
+        for row, counts in enumerate(data.evaluated["confusion"])
     ]
 
 
@@ -278,7 +264,7 @@ def _confused_pairs(data: ReportData) -> list[tuple[int, float, str, str]]:
     """List count, share of the true class, true and predicted class of all confusions, most frequent first."""
     pairs = [
         (count, count / sum(counts), data.classes[row], data.classes[column])
-        for row, counts in enumerate(data.confusion)
+        for row, counts in enumerate(data.evaluated["confusion"])
         for column, count in enumerate(counts)
         if count and row != column
     ]
@@ -287,7 +273,7 @@ def _confused_pairs(data: ReportData) -> list[tuple[int, float, str, str]]:
 
 def _comparison(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
     """Yield name, challenger's value, champion's value and difference of each metric."""
-    for name, value in data.metrics.items():
+    for name, value in data.evaluated["metrics"].items():
         champion = data.decision.metrics.get("champion", {}).get(name)
         show = share if name in METRICS.values() else number
         if name != "num_rows":

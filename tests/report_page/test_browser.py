@@ -81,10 +81,10 @@ def classes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     names = [f"reed warbler {number}" for number in range(40 if is_skewed else int(request.param.split()[0]))]
     sizes = [4000 // (number + 1) ** 2 for number in range(len(names))] if is_skewed else [25] * len(names)
     data = with_data(fake_data(tuple(names)))
-    per_class = [row | {"support": size} for row, size in zip(data.per_class, sizes, strict=True)]
+    per_class = [row | {"support": size} for row, size in zip(data.evaluated["per_class"], sizes, strict=True)]
     counts = {split: dict(zip(names, sizes, strict=True)) for split in ("train", "validation", "test")}
     more: dict[str, Any] = {"temperature": 1.4, "class_counts": counts}
-    changed = dataclasses.replace(data, per_class=per_class, **more)
+    changed = dataclasses.replace(data, evaluated=data.evaluated | {"per_class": per_class}, **more)
     return _written(tmp_path_factory.mktemp("classes"), changed)
 
 

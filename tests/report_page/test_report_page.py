@@ -57,15 +57,16 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         data_set="mnist",
         sample_notice=None,
         decision=fake_decision(scores | {"test_accuracy": scores["test_accuracy"] - 0.0021, "test_loss": 0.0312}),
-        metrics=scores,
-        history=fake_history(num_epochs),
-        best_epoch=max(1, num_epochs - 1),
-        training_seconds=83.4,
+        evaluated={
+            "metrics": scores,
+            "per_class": metrics.per_class(counts, classes),
+            "confusion": counts.tolist(),
+            "calibration": metrics.calibration(is_right, confidence),
+            "coverage": metrics.coverage(is_right, confidence),
+            "slices": {"slices": []},
+        },
+        trained={"history": fake_history(num_epochs), "best_epoch": max(1, num_epochs - 1), "seconds": 83.4},
         classes=classes,
-        per_class=metrics.per_class(counts, classes),
-        confusion=counts.tolist(),
-        calibration=metrics.calibration(is_right, confidence),
-        coverage=metrics.coverage(is_right, confidence),
         mistakes=fake_pictures(generator, classes, channels=channels),
         lineage=fake_lineage(),
         parameters={"name": "mnist-resnet18", "epochs": num_epochs, "learning_rate": 0.002, "precision": "auto"},
@@ -96,7 +97,7 @@ def with_data(data: ReportData, *, name: str = "test/cats_of_the_neighbours/IMG_
         class_samples=dict.fromkeys(data.classes[:96], pictures[:of_each]),
         left_out=(left_out, left_out | {"class": None, "image": None}) * 5,
         near_duplicates=tuple({"kind": kind, "distance": 0.031} | pair for kind in near_duplicates.KINDS for _ in "12"),
-        slices=found,
+        evaluated=data.evaluated | {"slices": found},
     )
 
 
@@ -226,8 +227,8 @@ def full() -> str:
 def bare() -> str:
     """A page of a first model of one epoch that makes no mistakes and is refused."""
     data = with_decision(fake_data(num_epochs=1), metrics={}, promoted=False)
-    history = [row | {"backbone_learning_rate": row["learning_rate"]} for row in data.history]
-    changes: dict[str, Any] = {"mistakes": (), "history": history}
+    history = [row | {"backbone_learning_rate": row["learning_rate"]} for row in data.trained["history"]]
+    changes: dict[str, Any] = {"mistakes": (), "trained": data.trained | {"history": history}}
     minor = DataProblem(summary="1 file left out (not images)", details=(), is_minor=True)
     return render(dataclasses.replace(data, **changes, data_problems=(minor,), against=None))
 
@@ -250,17 +251,17 @@ def test_page_asks_nobody_for_anything(usual: str, full: str) -> None:
 
 def test_figures_on_the_page_are_those_given(usual: str) -> None:
     text, data = Page(usual).text, fake_data()
-    accuracy = data.metrics["test_accuracy"]
+    accuracy = data.evaluated["metrics"]["test_accuracy"]
     for shown in (f"Test accuracy {accuracy:.4f}", f"{100 * accuracy:.2f} % of 10,000 rows", "Test loss 0.0231"):
         assert shown in text
     for shown in ("Calibration error 0.0147", "Test rows 10,000", "Best epoch 4 of 5", "Training 83.4 s"):
         assert shown in text
-    for row in data.per_class:
+    for row in data.evaluated["per_class"]:
         shares = " ".join(f"{row[name]:.4f}" for name in ("precision", "recall", "f1"))
         assert f"{row['class_name']} {shares} {row['support']:,}" in text
-    for name, counts in zip(data.classes, data.confusion, strict=True):
+    for name, counts in zip(data.classes, data.evaluated["confusion"], strict=True):
         assert " ".join(map(str, [name, *counts])) in text
-    for row in data.history:
+    for row in data.trained["history"]:
         losses = row["train_loss"], row["train_accuracy"], row["validation_loss"], row["validation_accuracy"]
         assert "{:.0f} {:,.0f} {:.4f} {:.4f} {:.4f} {:.4f}".format(row["epoch"], row["step"], *losses) in text.replace(
             " ★", ""
@@ -279,7 +280,7 @@ def test_figures_on_the_page_are_those_given(usual: str) -> None:
 
 def test_confidence_of_the_sentence_reaches_its_goal_or_is_the_best_there_is(usual: str) -> None:
     data = fake_data()
-    row = next(row for row in data.coverage if row["right"] >= 0.99 * row["rows"])
+    row = next(row for row in data.evaluated["coverage"] if row["right"] >= 0.99 * row["rows"])
     at, covered, right = f"{row['confidence']:.2f}", row["rows"] / 10_000, row["right"] / row["rows"]
     shares = [f"{int(1000 * share) / 10:g} %" for share in (covered, right)]
     assert f"At {at} and above: {shares[0]} of images, {shares[1]} of them right." in Page(usual).text
@@ -307,13 +308,14 @@ def test_accuracy_has_its_interval_with_as_many_decimals_as_the_rows_justify(
 def test_hostile_names_are_escaped() -> None:
     data = fake_data(tuple(f"{HOSTILE}{index}" for index in range(100)))
     changes = {"reason": HOSTILE, "author": HOSTILE, "gate": data.decision.gate | {HOSTILE: HOSTILE}}
+    scores = data.evaluated["metrics"] | {HOSTILE: 1.0}
     step = LineageStep(title=HOSTILE, uri=URI("s3://bucket/a-0123456789ab"), link=HOSTILE, facts=((HOSTILE, HOSTILE),))
     data = with_data(with_decision(data, decided=WHEN, **changes), name=HOSTILE)
     html = render(
         dataclasses.replace(
             data, recipe_name=HOSTILE, data_set=HOSTILE, command=HOSTILE,
             sample_notice=HOSTILE, lineage=(step,), parameters={HOSTILE: HOSTILE},
-            producer={HOSTILE: HOSTILE}, against=fake_against(HOSTILE), metrics=data.metrics | {HOSTILE: 1.0},
+            producer={HOSTILE: HOSTILE}, against=fake_against(HOSTILE), evaluated=data.evaluated | {"metrics": scores},
             data_problems=(DataProblem(summary=HOSTILE, details=(HOSTILE,)),),
         )
     )  # fmt: skip
