@@ -136,7 +136,13 @@ def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, r
     kind = manifest.load(checkpoint).kind
     if kind != "checkpoint":
         raise ValueError(f"uri must be a checkpoint, got {checkpoint} of kind {kind}; see: data-to-model ls")
-    name = name or _registered_model(root, checkpoint)
+    if not name:
+        names = registered_models(root)
+        judged_in = [each for each in names if checkpoint in {one.challenger for one in registry.history(root, each)}]
+        if len(judged_in) != 1:
+            competed = ", ".join(judged_in) or "no registered model"
+            raise ValueError(f"uri: {checkpoint} competed in {competed}; select one with --register-as NAME")
+        (name,) = judged_in
     manifest.verify(checkpoint)
     latest = registry.latest(root, name)
     recorded = f"promoted by hand: {reason}" if reason else "promoted by hand"
@@ -173,24 +179,6 @@ def _record_champion(
     return decision
 
 
-def _registered_model(root: Root, checkpoint: CheckpointURI) -> str:
-    judged_in = [
-        name
-        for name in registered_models(root)
-        if any(decision.challenger == checkpoint for decision in registry.history(root, name))
-    ]
-    if len(judged_in) != 1:
-        competed = ", ".join(judged_in) or "no registered model"
-        raise ValueError(f"uri: {checkpoint} competed in {competed}; select one with --register-as NAME")
-    return judged_in[0]
-
-
-def _raw_of(checkpoint: CheckpointURI) -> Manifest:
-    """Read the manifest of the raw dataset from which `checkpoint` descends."""
-    prepared = manifest.load(checkpoint).parent("prepared", of=checkpoint)
-    return manifest.load(manifest.load(prepared).parent("raw", of=prepared))
-
-
 def default_of_raw(raw: Manifest) -> str:
     """Return the default registered model of a raw dataset: its source's name, or `default_for_user_images`.
 
@@ -215,7 +203,10 @@ def trained_on_user_images(root: Root, names: Sequence[str]) -> list[str]:
     for name in names:
         champion = registry.champion(root, name)
         with contextlib.suppress(KeyError, FileNotFoundError, ValueError, Damaged):
-            trained += [name] if champion and _place(_raw_of(champion)) else []
+            if champion:
+                prepared = manifest.load(champion).parent("prepared", of=champion)
+                raw = manifest.load(manifest.load(prepared).parent("raw", of=prepared))
+                trained += [name] if _place(raw) else []
     return trained
 
 

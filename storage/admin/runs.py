@@ -24,8 +24,7 @@ def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
     places = [shelf.child(name) for name in files.children(shelf)]
     folders = catalog.map_in_threads(lambda uri: catalog.find(uri, with_files=False), places)
     damaged += [folder.damage for folder in folders if folder.damage]
-    rows = [_row(folder) for folder in folders if folder.manifest]
-    rows = [row | {"champion": _is_champion(row, current)} for row in rows]
+    rows = [_row(folder, current) for folder in folders if folder.manifest]
     return sorted(rows, key=lambda row: (row["created"], row["uri"])), damaged
 
 
@@ -59,15 +58,11 @@ def mark(row: Mapping[str, Any]) -> str:
     return "champion" if row["champion"] else "promoted" if row["promoted"] else ""
 
 
-def _is_champion(row: Mapping[str, Any], current: Mapping[str, CheckpointURI | None]) -> bool:
-    champion, checkpoint = current.get(row["registered_model"]), row["checkpoint"]
-    return bool(champion and checkpoint and champion.name == checkpoint.name)
-
-
-def _row(folder: Folder) -> dict[str, Any]:
+def _row(folder: Folder, current: Mapping[Any, CheckpointURI | None]) -> dict[str, Any]:
     assert folder.manifest
     recorded, decision = folder.manifest.statistics, folder.manifest.parameters.get("decision", {})
     metrics = decision.get("metrics", {}).get("challenger", {})
+    champion, checkpoint = current.get(recorded.get("registered_model")), folder.parents.get("checkpoint")
     return {
         "uri": folder.uri,
         "created": folder.created.isoformat(timespec="seconds"),
@@ -79,7 +74,7 @@ def _row(folder: Folder) -> dict[str, Any]:
         "settings": recorded.get("settings", {}),
         **{metric: metrics.get(metric) for metric in METRICS.values()},
         "promoted": decision.get("promoted", False),
-        "champion": False,
+        "champion": bool(champion and checkpoint and champion.name == checkpoint.name),
         "reason": decision.get("reason", ""),
         "seconds": recorded.get("seconds"),
         **{role: folder.parents.get(role) for role in REPORT.parents},

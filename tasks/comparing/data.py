@@ -42,8 +42,8 @@ def compare(a: Results, b: Results) -> dict[str, Any]:
     of Parquet and of downloaded data are not renamed: their names are only their places. Raises `ValueError` with the
     next step if rows have no digests, or the size of the images differs.
     """
-    sources = [_sources(side) for side in (a, b)]
-    if all(table is not None and not _is_parquet(table).any() for table in sources):
+    sources = [row_tables.table(*side.require(kinds.RAW)) if side.manifest(kinds.RAW) else None for side in (a, b)]
+    if all(table is not None and not table["path"].str.lower().str.endswith(".parquet").any() for table in sources):
         unit, read = "file", _image_files
     elif _shape(a) == _shape(b):
         unit, read = "row", _rows
@@ -133,14 +133,6 @@ def _labels(side: Results) -> pd.DataFrame:
         labels = np.where((labels >= 0) & (labels < len(names)), labels, -1)
         rows.append(pd.DataFrame({"split": part.split, "id": table["id"].to_numpy(), "class": names[labels]}))
     return pd.concat(rows, ignore_index=True)
-
-
-def _sources(side: Results) -> pd.DataFrame | None:
-    return row_tables.table(*side.require(kinds.RAW)) if side.manifest(kinds.RAW) else None
-
-
-def _is_parquet(sources: pd.DataFrame) -> "pd.Series[bool]":
-    return sources["path"].str.lower().str.endswith(".parquet")
 
 
 def _shape(side: Results) -> tuple[int, int, int] | None:

@@ -32,7 +32,8 @@ def diff(a: Results, b: Results) -> dict[str, Any]:
     """
     document: dict[str, Any] = {"a": _described(a), "b": _described(b), "changes": []}
     document |= {"data": None, **_settings(a, b), "test_rows": None, "notes": {}}
-    is_same = _is_same_data(a, b)
+    first, second = map(_content, (a, b))
+    is_same = first is not None and first == second
     compared = {"data": lambda: data.NONE if is_same else data.compare(a, b)}
     if all(side.manifest(kinds.CHECKPOINT) for side in (a, b)):
         compared["test_rows"] = lambda: _compare_test_rows(a, b, is_same_data=is_same)
@@ -54,12 +55,6 @@ def _described(side: Results) -> dict[str, Any]:
         "created": newest.created.isoformat(timespec="seconds"),
         "evaluation": evaluated.statistics if evaluated else None,
     }
-
-
-def _is_same_data(a: Results, b: Results) -> bool:
-    """Return whether both have the same data, as far as that is known."""
-    first, second = map(_content, (a, b))
-    return first is not None and first == second
 
 
 def _content(side: Results) -> str | None:

@@ -57,7 +57,10 @@ def write_copies(folder: Path, dataset: DatasetURI, names: Mapping[int, str], *,
     The user's own file is copied if it is still what was ingested; else the stored pixels are written as PNG.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    left = {id_: _safe(name) for id_, name in names.items()}
+    left = {
+        id_: re.sub(r"[^\w .,()=-]", "_", name).encode()[:_LONGEST].decode(errors="ignore")
+        for id_, name in names.items()
+    }
     for id_, content, suffix in _originals(dataset, list(left), split=split):
         (folder / f"{left.pop(id_)}{suffix}").write_bytes(content)
     prepared = manifest.load(dataset)
@@ -85,8 +88,3 @@ def _originals(dataset: DatasetURI, ids: list[int], *, split: str) -> Iterator[t
         with contextlib.suppress(OSError):  # deleted since
             if hashlib.sha256(content := files.read(place.child(path))).hexdigest() == sha256:
                 yield id_, content, Path(path).suffix
-
-
-def _safe(name: str) -> str:
-    """Return `name` without characters that a file name must not have."""
-    return re.sub(r"[^\w .,()=-]", "_", name).encode()[:_LONGEST].decode(errors="ignore")

@@ -80,7 +80,9 @@ def judge(
     evaluations = {"challenger": evaluation} | ({"champion": rival} if isinstance(rival, EvaluationURI) else {})
     models = {"this model": checkpoint} | ({"the champion": champion} if champion not in (None, checkpoint) else {})
     compared = _read(evaluations, models, metric=gate["metric"])
-    num_before = _num_compared(checkpoint, decisions, compared.test_rows)
+    rows = compared.test_rows
+    others = {past.challenger for past in decisions if past.difference and rows and past.test_rows == rows}
+    num_before = len(others - {checkpoint})
     is_good_enough, floor = _floor(compared, gate)
     if not is_good_enough:
         promoted, reason = False, floor
@@ -143,7 +145,9 @@ class _Compared:
 
 
 def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, CheckpointURI], *, metric: str) -> _Compared:
-    metrics = {role: _metrics(uri) for role, uri in evaluations.items()}
+    recorded = {role: manifest.load(uri).statistics for role, uri in evaluations.items()}
+    names = (*METRICS.values(), "test_loss", "expected_calibration_error", "num_rows")
+    metrics = {role: {name: statistics[name] for name in names} for role, statistics in recorded.items()}
     answers = {role: rows for role, uri in evaluations.items() if (rows := correct_rows.read(uri))}
     challenger = answers.get("challenger")
     seen = seen_rows.find(challenger, models)
@@ -177,7 +181,8 @@ def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:
     """Return whether the challenger is good enough regardless of the champion, and why."""
     score, shown, largest = compared.score(), compared.shown(), compared.largest_class
     if lost := compared.seen.lost_classes:
-        return False, f"no test row of class {_shown(lost)} counts; {_MORE_ROWS}"
+        named = ", ".join([*lost[:_SHOWN], *(["..."] if len(lost) > _SHOWN else [])])
+        return False, f"no test row of class {named} counts; {_MORE_ROWS}"
     if score < gate["minimum"]:
         return False, f"{shown} is below the minimum {gate['minimum']:.4f}"
     if not gate.get("above_largest_class"):
@@ -188,12 +193,6 @@ def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:
     beaten = "is above" if score > other else "is not above"
     always = f"that of always predicting {name!r}, the largest class of the test rows"
     return score > other, f"{shown} {beaten} {other:.4f}, {always}"
-
-
-def _num_compared(checkpoint: CheckpointURI, decisions: Sequence[Decision], test_rows: str | None) -> int:
-    """Return how many other models were compared with a champion on these test rows."""
-    compared = {past.challenger for past in decisions if past.difference and test_rows and past.test_rows == test_rows}
-    return len(compared - {checkpoint})
 
 
 def _beside_champion(
@@ -226,13 +225,3 @@ def _beside_champion(
     promoted = score >= other - gate["tolerance"]
     allowed = f"{'within the' if promoted else 'allowed'} tolerance {gate['tolerance']:.4f}"
     return promoted, f"{shown} is below {against} ({allowed})"
-
-
-def _shown(classes: Sequence[str]) -> str:
-    return ", ".join([*classes[:_SHOWN], *(["..."] if len(classes) > _SHOWN else [])])
-
-
-def _metrics(evaluation: EvaluationURI) -> dict[str, float]:
-    statistics = manifest.load(evaluation).statistics
-    names = (*METRICS.values(), "test_loss", "expected_calibration_error", "num_rows")
-    return {name: statistics[name] for name in names}
