@@ -85,12 +85,6 @@ def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is
     assert "torch/nn/modules/linear.py" in Path(kept.removeprefix("  full traceback: ")).read_text()
 
 
-def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: DatasetURI, tmp_path: Path) -> None:
-    spec = raw.to_train(Root(str(tmp_path)), prepared, learning_rate=1e30)
-    with pytest.raises(JobRefused, match=r"^NonFiniteLoss: training loss .* lower learning_rate or precision=fp32"):
-        run(spec)
-
-
 def test_a_deadline_ends_training_where_it_is(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,6 @@ _KINDS: list[Resources] = [
         (None, Needs(device="cuda"), [{"CPU": 16, "GPU": 1}], (1, 4, True)),
         # Workers with GPUs share the CPUs but one, however few there are.
         (None, Needs(), [{"CPU": 8, "GPU": 8}], (8, 0.87, True)),
-        (None, Needs(), [{"CPU": 4, "GPU": 8}], (8, 0.37, True)),
         (None, Needs(), [{"CPU": 1, "GPU": 8}], (8, 0, True)),
         (None, Needs(), [{"CPU": 4}, {"CPU": 0, "GPU": 2}], (2, 0, True)),
         # Those that want no GPU take none; a kind of GPU counts the nodes that have it.
