@@ -92,9 +92,8 @@ class RandomTransforms:
 
     def __call__(self, images_BHWC: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return changed images (uint8, BHWC); mixed labels become shares of the classes (float32, (B, classes))."""
-        if (
-            self.policy is not None
-        ):  # as PIL images: on tensors it took ten times as long, on a GPU hundreds of launches
+        if self.policy is not None:
+            # As PIL images: on tensors it took ten times as long, on a GPU hundreds of launches.
             device = images_BHWC.device
             changed = [_changed(image, self.policy) for image in images_BHWC.cpu().numpy()]
             images_BHWC = torch.from_numpy(np.stack(changed)).to(device)
@@ -110,8 +109,3 @@ class RandomTransforms:
 def _changed(image_HWC: np.ndarray, policy: Callable[[Image.Image], Image.Image]) -> np.ndarray:
     is_gray = image_HWC.shape[2] == 1
     return np.asarray(policy(Image.fromarray(image_HWC[:, :, 0] if is_gray else image_HWC))).reshape(image_HWC.shape)
-
-
-def classes_of(labels: Tensor) -> Tensor:
-    """Return the class of each label; of mixed labels the one with the largest share."""
-    return labels if labels.ndim == 1 else labels.argmax(1)

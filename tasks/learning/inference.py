@@ -37,9 +37,24 @@ class Model(nn.Module):
         self.image_shape = classifier.spec.image_shape
 
     def forward(self, images: Tensor | np.ndarray | Sequence[Picture]) -> Tensor:
-        batch = self._as_batch(images)
-        with autocast(self.precision, batch.device):
-            logits: Tensor = self.classifier(batch)
+        """Return the probabilities of `images`; only files are resized."""
+        if isinstance(images, list | tuple):
+            images = self.prepare(images)
+        if not isinstance(images, Tensor | np.ndarray):
+            raise ValueError(
+                f"images must be a tensor, a NumPy array, or a list of paths or bytes, got {type(images).__name__}"
+            )
+        dtype = str(images.dtype).removeprefix("torch.")
+        if dtype != "uint8" or images.ndim != 4 or tuple(images.shape[1:]) != tuple(self.image_shape):
+            wanted, shape = ", ".join(map(str, self.image_shape)), ", ".join(map(str, images.shape))
+            raise ValueError(
+                f"images must be uint8 of shape (N, {wanted}), got {dtype} of shape ({shape}); model.prepare([...]) "
+                "reads image files of any size"
+            )
+        if isinstance(images, np.ndarray):
+            images = torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self.classifier.mean.device)
+        with autocast(self.precision, images.device):
+            logits: Tensor = self.classifier(images)
         return self.classifier.probabilities(logits)
 
     def prepare(self, pictures: Sequence[Picture]) -> Tensor:
@@ -62,25 +77,6 @@ class Model(nn.Module):
         pixels = [_pixels(picture, number, size=height, channels=channels) for number, picture in enumerate(pictures)]
         batch = np.frombuffer(bytearray(b"".join(pixels)), np.uint8).reshape(len(pixels), *self.image_shape)
         return torch.from_numpy(batch).to(self.classifier.mean.device)
-
-    def _as_batch(self, images: Tensor | np.ndarray | Sequence[Picture]) -> Tensor:
-        """Convert `images` to what the classifier takes; only files are resized."""
-        if isinstance(images, list | tuple):
-            images = self.prepare(images)
-        if not isinstance(images, Tensor | np.ndarray):
-            raise ValueError(
-                f"images must be a tensor, a NumPy array, or a list of paths or bytes, got {type(images).__name__}"
-            )
-        dtype = str(images.dtype).removeprefix("torch.")
-        if dtype != "uint8" or images.ndim != 4 or tuple(images.shape[1:]) != tuple(self.image_shape):
-            wanted, shape = ", ".join(map(str, self.image_shape)), ", ".join(map(str, images.shape))
-            raise ValueError(
-                f"images must be uint8 of shape (N, {wanted}), got {dtype} of shape ({shape}); model.prepare([...]) "
-                "reads image files of any size"
-            )
-        if isinstance(images, np.ndarray):
-            return torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self.classifier.mean.device)
-        return images
 
 
 def load(model: str = "champion", *, storage: str | None = None) -> Model:

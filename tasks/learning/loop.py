@@ -15,8 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from tasks.learning.augmentation import RandomTransforms, drawn, flipped, shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, balanced_weights, local_batch_size
-from tasks.learning.head import norms_of_backbone, weights_of_backbone
-from tasks.learning.modeling import Classifier, autocast, move_model
+from tasks.learning.modeling import Classifier, autocast, move_model, norms_of_backbone, weights_of_backbone
 from tasks.learning.optimizer import make_optimizer
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import Step
@@ -173,19 +172,29 @@ class Trainer:
         self.step.totals.zero_()
         steps, values = self.steps_per_epoch, list[float]()
         batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size, steps=steps)
+        augment, parts = self.recipe.training.augment, (self.recipe.training.seed, epoch)
+        mirrors = augment.kind == "pixels" and augment.flip == "horizontal"  # images of files are mirrored on loading
+        random_numbers = drawn(
+            steps,
+            self.local_batch_size,
+            max_shift=augment.max_shift,
+            mirrors=mirrors,
+            generator=torch.Generator().manual_seed(mixed_seed(*parts, self.rank)),
+            device=self.device,
+        )
         every = math.ceil(steps / 10)
         for step, (images, labels), numbers in zip(
-            range(1, steps + 1), self._timed(batches), self._drawn(epoch), strict=False
+            range(1, steps + 1), self._timed(batches), random_numbers, strict=False
         ):
-            images = shifted(images, numbers, max_shift=self.recipe.training.augment.max_shift)
-            if self._mirrors:
+            images = shifted(images, numbers, max_shift=augment.max_shift)
+            if mirrors:
                 images = flipped(images, numbers[-1])
             if self.transforms:
-                seed_everything(mixed_seed(self.recipe.training.seed, epoch, step, self.rank, _TRANSFORMS))
+                seed_everything(mixed_seed(*parts, step, self.rank, _TRANSFORMS))
                 images, labels = self.transforms(images, labels)
             self.optimizer.zero_grad(set_to_none=True)
             # A restart repeats the model's random numbers exactly, and every rank draws different ones.
-            seed_everything(mixed_seed(self.recipe.training.seed, epoch, step, self.rank, _DRAWS))
+            seed_everything(mixed_seed(*parts, step, self.rank, _DRAWS))
             summed = self.step(images, labels)
             self.optimizer.step()
             self.scheduler.step()
@@ -195,21 +204,6 @@ class Trainer:
                 if on_step:
                     on_step(step, steps, loss / len(labels))
         return values
-
-    def _drawn(self, epoch: int) -> Iterator[Tensor]:
-        return drawn(
-            self.steps_per_epoch,
-            self.local_batch_size,
-            max_shift=self.recipe.training.augment.max_shift,
-            mirrors=self._mirrors,
-            generator=torch.Generator().manual_seed(mixed_seed(self.recipe.training.seed, epoch, self.rank)),
-            device=self.device,
-        )
-
-    @property
-    def _mirrors(self) -> bool:
-        augment = self.recipe.training.augment
-        return augment.kind == "pixels" and augment.flip == "horizontal"  # images of files are mirrored on loading
 
     @torch.inference_mode()
     def _validate(self, on_batch: Callable[[], None]) -> list[float]:

@@ -1,7 +1,7 @@
 """Metrics of a classifier, computed from its predictions alone."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ def summary(labels: np.ndarray, predictions: np.ndarray, probabilities: np.ndarr
     """Compute all metrics of `predictions` (N,) and `probabilities` (N, classes) for `labels` (N,)."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     bins = calibration(predictions == labels, probabilities.max(1))
+    gaps = [row["count"] * abs(row["confidence"] - row["accuracy"]) for row in bins if row["count"]]
     return {
         "num_rows": len(labels),
         **scores(labels, predictions, num_classes=probabilities.shape[1]),
         "test_loss": float(-np.log(np.maximum(own, np.finfo(np.float32).tiny)).mean()),
-        "expected_calibration_error": calibration_error(bins),
+        "expected_calibration_error": float(sum(gaps) / sum(row["count"] for row in bins)),
     }
 
 
@@ -88,12 +89,6 @@ def calibration(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, 
         }
         for i, in_bin in enumerate(index == i for i in range(_CALIBRATION_BINS))
     ]
-
-
-def calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
-    """Compute the expected calibration error: mean distance of confidence and accuracy, weighted by rows."""
-    gaps = [row["count"] * abs(row["confidence"] - row["accuracy"]) for row in bins if row["count"]]
-    return float(sum(gaps) / sum(row["count"] for row in bins))
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

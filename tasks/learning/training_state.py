@@ -65,12 +65,6 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return type(value)(_mapped(item, change) for item in value) if isinstance(value, list | tuple) else value
 
 
-def size_of(trainer: Trainer) -> int:
-    """Estimate the bytes of a checkpoint of `trainer`."""
-    # three tensors per parameter: the parameter and AdamW's two moments
-    return 3 * sum(parameter.nbytes for parameter in trainer.model.parameters())
-
-
 def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: dict[str, Any]) -> list[EpochMetrics]:
     """Restore `trainer` from the checkpoint in the local `folder`, verified before; return the history so far.
 

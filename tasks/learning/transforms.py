@@ -50,7 +50,8 @@ class Transform:
             how = {"interpolation": InterpolationMode.BILINEAR}
             image = functional.resized_crop(image, top, left, *size, [height, width], **how)
         else:
-            image = _image(decode.decoded(content, height, channels).pixels, self.image_shape)
+            array = np.frombuffer(decode.decoded(content, height, channels).pixels, np.uint8).reshape(self.image_shape)
+            image = Image.fromarray(array[:, :, 0] if channels == 1 else array)
         if augment.flip == "horizontal" and random.random() < 0.5:
             image = functional.horizontal_flip(image)
         if augment.color_jitter > 0:
@@ -78,8 +79,3 @@ def crop(height: int, width: int, *, smallest: float, random: np.random.Generato
     w = min(width, max(1, round(height * _RATIOS[1])))
     h = min(height, max(1, round(width / _RATIOS[0])))
     return (height - h) // 2, (width - w) // 2, h, w
-
-
-def _image(pixels: bytes, shape: tuple[int, int, int]) -> Image.Image:
-    array = np.frombuffer(pixels, np.uint8).reshape(shape)
-    return Image.fromarray(array[:, :, 0] if shape[2] == 1 else array)

@@ -152,8 +152,7 @@ def _try(plan: Plan, *, rows: int) -> int:
 
 def _build(plan: Plan) -> "Classifier":
     """Build the model as training does."""
-    from tasks.learning.head import head_of
-    from tasks.learning.modeling import Classifier, ModelSpec
+    from tasks.learning.modeling import Classifier, ModelSpec, head_of
 
     shape, classes = plan.image_shape, plan.classes or ("a", "b")
     assert shape is not None

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from tasks.learning import models, recipes
-from tasks.learning.head import head_of
-from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.modeling import Classifier, ModelSpec, head_of
 from tasks.learning.sources import USER_IMAGES, load
 
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from tasks.learning import pretrained
 from tasks.learning.downloading import DownloadFailed, WrongChecksum
-from tasks.learning.head import head_of
-from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.modeling import Classifier, ModelSpec, head_of
 from tests.learning import lite0
 
 

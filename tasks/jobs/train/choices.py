@@ -39,11 +39,19 @@ class Assignment(TypedDict):
 
 
 def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int) -> str:
-    """Return the loader to use; raise `ValueError` if so many `workers` cannot train."""
+    """Return the loader to use; raise `ValueError` if so many `workers` cannot train.
+
+    `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed by the workers. Encoded
+    images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
+    """
     store = images.store_of(prepared.columns["metadata"])
     if spec.recipe.data.store != store:
         raise ValueError(f"store must be {store}, as in {spec.source}, got {spec.recipe.data.store!r}")
-    loader = _chosen_loader(spec.recipe.training.loader, prepared)
+    loader = spec.recipe.training.loader
+    if loader == "auto":
+        num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
+        loader = "resident" if num_bytes <= _RESIDENT_BYTES else "streaming"
+        loader = RAY_DATA if dataset_parts.is_encoded(prepared) else loader
     steps_per_epoch(spec.recipe.training.batch_size, prepared, workers=workers, loader=loader)
     if spec.recipe.resources.step == "graph" and (workers > 1 or loader != "resident"):
         raise ValueError(
@@ -51,20 +59,6 @@ def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int) -> str:
             "rows in memory"
         )
     return loader
-
-
-def _chosen_loader(loader: str, prepared: Manifest) -> str:
-    """Return the loader to use for a recipe with `loader`.
-
-    `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed by the workers. Encoded
-    images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
-    """
-    if loader != "auto":
-        return loader
-    if dataset_parts.is_encoded(prepared):
-        return RAY_DATA
-    num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
-    return "resident" if num_bytes <= _RESIDENT_BYTES else "streaming"
 
 
 def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader: str) -> int:

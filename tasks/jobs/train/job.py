@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 from storage import manifest, s3
@@ -67,7 +66,6 @@ def run(spec: TrainSpec) -> None:
     )
     try:
         fit(
-            train_on_one_rank,
             loader=loader,
             timeout_s=max(1, int(spec.stall_s)),
             cores=spec.threads,
@@ -96,15 +94,8 @@ def run(spec: TrainSpec) -> None:
     attempts.finish(spec, prepared, started=started, loader=loader)
 
 
-def fit(
-    loop: Callable[[Any], None],
-    *,
-    loader: str,
-    timeout_s: int,
-    cores: int | None,
-    **configured: Any,
-) -> None:
-    """Run `loop` on every rank to its end.
+def fit(*, loader: str, timeout_s: int, cores: int | None, **configured: Any) -> None:
+    """Run `train_on_one_rank` on every rank to its end.
 
     Workers wait `timeout_s` seconds for each other in a collective. `cores` are those of a local Ray; None on a
     cluster. A small machine has a trainer that starts faster, unless the dashboard shows trainings: it finds them by an
@@ -114,13 +105,14 @@ def fit(
         with gc_paused():
             from tasks.jobs.backends.tuned.trainer import LeanTrainer
 
-        LeanTrainer(loop, timeout_s=timeout_s, **configured).fit()
+        LeanTrainer(train_on_one_rank, timeout_s=timeout_s, **configured).fit()
         return
     with gc_paused():
         from ray.train.torch import TorchTrainer
 
         from tasks.jobs.train.checked_gpus import CheckedTorchConfig
-    run_in_thread(TorchTrainer(loop, torch_config=CheckedTorchConfig(timeout_s=timeout_s), **configured).fit)
+    config = CheckedTorchConfig(timeout_s=timeout_s)
+    run_in_thread(TorchTrainer(train_on_one_rank, torch_config=config, **configured).fit)
 
 
 def train_on_one_rank(config: Assignment) -> None:

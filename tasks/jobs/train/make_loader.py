@@ -1,10 +1,10 @@
 """Choice of one rank's loader, and the loader that streams any number of rows from their parts or from Ray Data."""
 
+import abc
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +39,18 @@ Report = Callable[[URI, list[EpochMetrics]], None]
 """Function that is called with the folder of a new checkpoint and the history so far."""
 
 
-class RowSource(Protocol):
-    """Source of one rank's rows."""
+@dataclasses.dataclass(frozen=True)
+class RowSource(abc.ABC):
+    """Source of one rank's rows of the dataset at `uri`."""
 
+    uri: DatasetURI
+    slices: Slices
+    shape: Shape
+    transform: Transform | None
+    """Transform of encoded images; None for pixels."""
+    device: torch.device
+
+    @abc.abstractmethod
     def windows(
         self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
     ) -> Iterator[Batch]:
@@ -167,16 +176,8 @@ def _batches(chosen: Iterable[tuple[Batch, Tensor]], size: int) -> Iterator[Batc
                 held = rows_of(window, some)
 
 
-@dataclasses.dataclass(frozen=True)
-class PartsReader:
+class PartsReader(RowSource):
     """Reader of a rank's rows in this process; reads the next parts while earlier ones are in use."""
-
-    uri: DatasetURI
-    slices: Slices
-    shape: Shape
-    transform: Transform | None
-    """Transform of encoded images; None for pixels."""
-    device: torch.device
 
     def windows(
         self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None

@@ -5,13 +5,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import ray
-import torch
 from ray.data import Dataset
 from ray.data.collate_fn import ArrowBatchCollateFn
 
-from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, datasource
-from tasks.jobs.train.make_loader import Shape, Slices, tensors
+from tasks.jobs.train.make_loader import RowSource, tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
 from tasks.learning.transforms import Transform
@@ -21,7 +19,7 @@ _OBJECT_STORE_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class RayDataRows:
+class RayDataRows(RowSource):
     """Rows of this rank that Ray Data's tasks read, and if encoded decode and augment, anywhere in the cluster.
 
     The worker makes the dataset again for every pass, because the order of the parts and the augmentation depend on the
@@ -29,12 +27,6 @@ class RayDataRows:
     `streaming`: the order from `local_shuffle_buffer_size` would depend on how blocks are cut.
     """
 
-    uri: DatasetURI
-    slices: Slices
-    shape: Shape
-    transform: Transform | None
-    """Transform of encoded images; None for pixels."""
-    device: torch.device
     prefetch_batches: int
     world_size: int
 

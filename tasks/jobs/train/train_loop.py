@@ -2,7 +2,6 @@
 
 import platform
 import tempfile
-from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +21,6 @@ from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, pretrained, training_state
-from tasks.learning.checkpoint import Meta
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, is_last
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
@@ -75,12 +73,17 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
     assert trainer.world_size == context.world_size, "torch.distributed has another number of workers"
     rows = count(loader.num_train_rows(), "training row")
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {rows}")
-    files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
+    # three tensors per parameter: the parameter and AdamW's two moments
+    size = 3 * sum(parameter.nbytes for parameter in model.parameters())
+    files.check_space(spec.scratch, needed=_CHECKPOINTS * size)
     trained_on = attempts.trained_on(spec, prepared)
     history = _resume(spec.scratch, trainer, fields, trained_on=trained_on)
     with ThreadPoolExecutor(1) as writer:
         checkpoints = Checkpoints(attempt, context.report, writer)
-        while not _is_last(history, recipe) and not _committed(spec, trainer):
+        while not _is_last(history, recipe):
+            # Another run may have committed the target; rank 0 looks.
+            if _gathered(rank == 0 and manifest.is_committed(spec.target), trainer.world_size)[0]:
+                break
             epoch = len(history) + 1
 
             def on_batch(at: str = f"epoch {epoch}") -> None:
@@ -109,11 +112,6 @@ def _gathered(value: _T, world_size: int) -> list[_T]:
     return values
 
 
-def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
-    """Return True if another run has committed the target, as rank 0 sees it."""
-    return _gathered(trainer.rank == 0 and manifest.is_committed(spec.target), trainer.world_size)[0]
-
-
 def _resume(scratch: URI, trainer: Trainer, fields: dict[str, Any], *, trained_on: str) -> list[EpochMetrics]:
     """Restore the newest complete checkpoint of any attempt; return its history, empty if there is none.
 
@@ -122,9 +120,13 @@ def _resume(scratch: URI, trainer: Trainer, fields: dict[str, Any], *, trained_o
     current = hardware.here(trainer.device, precision=trainer.precision)
     fields["hardware"] = now = tuple(dict.fromkeys(_gathered(current, trainer.world_size)))
     with tempfile.TemporaryDirectory() as name:
-        meta = _fetch(scratch, Path(name), trainer)
-        if meta is None:
+        newest = attempts.fetch_newest(scratch, Path(name)) if trainer.rank == 0 else None
+        newest = _gathered(newest, trainer.world_size)[0]
+        if newest is None:
             return []
+        uri, meta = newest
+        if trainer.rank > 0 and not checkpoint.fetch(uri, meta, Path(name)):  # each rank verifies what it will load
+            raise RuntimeError(f"the checkpoint {uri} changed after it was selected; run again to select another")
         history = training_state.restore(Path(name), trainer, prepared=trained_on, fields=fields)
     is_done, is_elsewhere = meta.is_last, not set(now) <= set(meta.hardware)
     fields["hardware"] = meta.hardware if is_done else tuple(dict.fromkeys(meta.hardware + now))
@@ -143,18 +145,6 @@ def _resume(scratch: URI, trainer: Trainer, fields: dict[str, Any], *, trained_o
         note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
         events.progress(EPOCHS, len(history), trainer.recipe.training.epochs, note)
     return history
-
-
-def _fetch(scratch: URI, folder: Path, trainer: Trainer) -> Meta | None:
-    """Fetch the checkpoint that rank 0 chooses into the `folder` of each rank, which verifies what it will load."""
-    newest = attempts.fetch_newest(scratch, folder) if trainer.rank == 0 else None
-    newest = _gathered(newest, trainer.world_size)[0]
-    if newest is None:
-        return None
-    uri, meta = newest
-    if trainer.rank > 0 and not checkpoint.fetch(uri, meta, folder):
-        raise RuntimeError(f"the checkpoint {uri} changed after it was selected; run again to select another")
-    return meta
 
 
 class Checkpoints:
@@ -227,10 +217,8 @@ def model_of(recipe: Recipe, prepared: Manifest, *, initial: CheckpointURI | Non
     elif initial:
         before = manifest.load(initial).statistics["model"]
         mean, std = before["mean"], before["std"]
-    mean, std = (tuple(_for_channels(values, channels=shape[2])) for values in (mean, std))
+    # For another number of channels, each gets the mean of all.
+    mean, std = (
+        tuple(values) if len(values) == shape[2] else (sum(values) / len(values),) * shape[2] for values in (mean, std)
+    )
     return ModelSpec(model=recipe.model, image_shape=shape, classes=images.classes_of(metadata), mean=mean, std=std)
-
-
-def _for_channels(values: Sequence[float], *, channels: int) -> Sequence[float]:
-    """Return `values` of a normalisation by channel; for another number of channels, their mean for each."""
-    return values if len(values) == channels else (sum(values) / len(values),) * channels
