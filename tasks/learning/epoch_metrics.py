@@ -41,16 +41,6 @@ class EpochMetrics:
     checkpoint_wait_s: float = dataclasses.field(default=0.0, compare=False)
     """Part of `seconds` spent waiting for the checkpoint of the previous epoch."""
 
-    def as_line(self, *, images_per_s: float, best: int) -> str:
-        """Format the metrics in one line; `best` is the epoch with the lowest validation loss so far."""
-        waits = f"waited {self.data_wait_s:.1f} s for data, {self.checkpoint_wait_s:.1f} s for checkpoints"
-        return (
-            f"train loss {self.train_loss:.4f}, accuracy {self.train_accuracy:.4f}; "
-            f"validation loss {self.validation_loss:.4f}, accuracy {self.validation_accuracy:.4f}; "
-            f"{images_per_s:,.0f} images/s, {self.seconds:.1f} s ({waits}); "
-            f"best so far{'' if best == self.epoch else f': epoch {best}'}"
-        )
-
 
 def has_checkpoint(epoch: float, *, every: int, epochs: int) -> bool:
     """Return whether `epoch` has a checkpoint; every `every`-th epoch has one, and the last."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -36,17 +37,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory, prepared: DatasetURI) -> T
 
 
 class TestTraining:
-    @staticmethod
-    def torch_was(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-        """From here on this is another version of torch."""
-        monkeypatch.setattr(torch, "__version__", version)
-
     def test_another_torch_and_precision_go_on_where_the_first_ones_were(
         self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         spec = to_train(tmp_path, prepared, epochs=4, precision="auto")
         with monkeypatch.context() as patch:
-            self.torch_was(patch, "2.99.0")
+            patch.setattr(torch, "__version__", "2.99.0")
             patch.setattr(train_loop, "resolve_precision", lambda *_: "bf16")
             raw.train(spec, cut=4)
         monkeypatch.setattr(train_loop, "resolve_precision", lambda *_: "fp32")
@@ -63,18 +59,14 @@ class TestTraining:
     ) -> None:
         spec = to_train(tmp_path, prepared)
         with monkeypatch.context() as patch:
-            self.torch_was(patch, "2.99.0")
-            patch.setattr(attempts, "commit", lambda *_, **__: self.fail())
+            patch.setattr(torch, "__version__", "2.99.0")
+            patch.setattr(attempts, "commit", Mock(side_effect=RuntimeError("no commit")))
             with pytest.raises(JobFailed, match="no commit"):
                 run(spec)
         assert raw.train(spec) == []
         statistics = manifest.load(spec.target).statistics
         assert statistics["is_reproducible"]
         assert [part.rpartition(" ")[2] for part in statistics["hardware"]] == ["2.99.0"]
-
-    @staticmethod
-    def fail() -> None:
-        raise RuntimeError("no commit")
 
     @pytest.mark.parametrize(("before", "now", "is_mixed", "used"), [(2, 1, False, 2), (2, 1, True, 1)])
     def test_resume_takes_the_threads_of_another_machine_only_as_far_as_this_one_has_them(
@@ -93,7 +85,7 @@ class TestTraining:
             raw.train(spec, cut=2)
             monkeypatch.setattr(scaling, "threads_here", lambda *_, **__: now)
             if is_mixed:
-                self.torch_was(monkeypatch, "2.99.0")
+                monkeypatch.setattr(torch, "__version__", "2.99.0")
             assert (raw.train(spec, cut=3), torch.get_num_threads()) == ([2], used)
         finally:
             torch.set_num_threads(threads)

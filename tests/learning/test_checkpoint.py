@@ -177,10 +177,7 @@ class TestCommit:
         history = [vars(metrics) for metrics in run.history]
         assert meta.history == committed.statistics["history"] == history and committed.statistics["best_epoch"] == 2
         assert committed.parents == {"prepared": parent()}
-        assert (committed.parameters, committed.statistics["resolved"]) == (
-            FIELDS["parameters"],
-            FIELDS["resolved"],
-        )
+        assert {"parameters": committed.parameters, "resolved": committed.statistics["resolved"]} == FIELDS
 
     @pytest.mark.parametrize(
         ("damaged", "message"),

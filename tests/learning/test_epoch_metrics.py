@@ -26,14 +26,8 @@ from tests.learning import training
 def test_training_stops_at_a_checkpoint_after_enough_epochs_without_a_better_one(
     losses: list[float], every: int, early_stop: int, last: int
 ) -> None:
-    common: dict[str, Any] = {
-        "step": 1,
-        "train_loss": 0.0,
-        "train_accuracy": 0.0,
-        "validation_accuracy": 0.0,
-        "learning_rate": 0.0,
-        "backbone_learning_rate": 0.0,
-    }
+    others = ("step", "train_loss", "train_accuracy", "validation_accuracy", "learning_rate", "backbone_learning_rate")
+    common: dict[str, Any] = dict.fromkeys(others, 0)
     history = [EpochMetrics(epoch=number, validation_loss=loss, **common) for number, loss in enumerate(losses, 1)]
     how = {"every": every, "epochs": len(losses), "early_stop": early_stop}
     assert next(epoch for epoch in range(len(losses) + 1) if is_last(history[:epoch], **how)) == last

@@ -197,7 +197,13 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     metrics, best, epochs = history[-1], _best(history, trainer.recipe), trainer.recipe.training.epochs
     num_images = trainer.steps_per_epoch * trainer.recipe.training.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
-    note = metrics.as_line(images_per_s=speed, best=best)
+    waits = f"waited {metrics.data_wait_s:.1f} s for data, {metrics.checkpoint_wait_s:.1f} s for checkpoints"
+    note = (
+        f"train loss {metrics.train_loss:.4f}, accuracy {metrics.train_accuracy:.4f}; "
+        f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}; "
+        f"{speed:,.0f} images/s, {metrics.seconds:.1f} s ({waits}); "
+        f"best so far{'' if best == metrics.epoch else f': epoch {best}'}"
+    )
     events.progress(EPOCHS, metrics.epoch, epochs, note, epoch=metrics.epoch)
     if _is_last(history, trainer.recipe) and metrics.epoch < epochs:
         why = f"stopped after epoch {metrics.epoch} of {epochs}: no lower validation loss since epoch {best}"

@@ -28,8 +28,6 @@ from tasks.resources import scaling
 
 EXIT_CODE = 86
 """Exit code of a worker that made no progress."""
-prepare = functools.partial(prepare_data_loader, add_dist_sampler=False)
-"""Turns a DataLoader into one whose batches are on the worker's device; its rows stay as they are."""
 
 
 def train(config: Assignment) -> None:
@@ -77,7 +75,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
         world_size=world_size,
         device=device,
         threads=scaling.threads_here(config["threads"], sharing=context.get_local_world_size()),
-        prepare=prepare,
+        prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),  # its rows stay as they are
         report=functools.partial(report, every=spec.recipe.training.checkpoint_every),
         loader=loader,
         rows=rows,
