@@ -1,5 +1,6 @@
 """Checks before a run starts, the same for a typed run, `--check` and a deployment; they stop at the first failure."""
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,6 @@ from storage.terminal import count
 from storage.uri import URI, Root, check_name
 from tasks.learning import recipes, user_code
 from tasks.learning.recipes import Recipe
-from tasks.planning.durations import parse_duration
 from tasks.resources import capacity, machine, scaling
 from tasks.resources.scaling import ANY, Needs, Workers
 from tasks.runners.nodes import check_nodes
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tasks.planning.plan import Plan
     from tasks.planning.predict_request import BatchRequest
 
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+_MOST_S = 365 * _SECONDS["d"]
+"""A year; the timers of Python, torch and Ray do not accept arbitrarily large values."""
 Tell = Callable[[str, str], object]
 """Takes the name of a check that succeeded, and in words what it found."""
 
@@ -36,7 +39,7 @@ def check_request(options: RunOptions) -> Recipe:
     machine.choose(options.cores)
     make_plan.check_workers(options.workers)
     for name in ("stage_timeout", "stall_timeout"):
-        parse_duration(getattr(options, name), option=f"--{name.replace('_', '-')}")
+        _seconds(getattr(options, name), option=f"--{name.replace('_', '-')}")
     if options.register_as:
         check_name(options.register_as, field="--register-as")
     for mirror in options.mirror:
@@ -65,8 +68,8 @@ def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
         registered_model=options.register_as,
         judge_only=options.judge_only,
         refresh=options.refresh,
-        stage_timeout_s=parse_duration(options.stage_timeout, option="--stage-timeout"),
-        stall_timeout_s=parse_duration(options.stall_timeout, option="--stall-timeout"),
+        stage_timeout_s=_seconds(options.stage_timeout, option="--stage-timeout"),
+        stall_timeout_s=_seconds(options.stall_timeout, option="--stall-timeout"),
     )
     tell("storage", plan.root)
     tell("data", _find_data(plan))
@@ -111,7 +114,7 @@ def check_prediction(options: PredictOptions) -> "BatchRequest":
         split=options.split,
         min_confidence=options.min_confidence,
         workers=options.workers,
-        stage_timeout_s=parse_duration(options.stage_timeout, option="--stage-timeout"),
+        stage_timeout_s=_seconds(options.stage_timeout, option="--stage-timeout"),
     )
     if request.needs_ray:
         check_ray(request.root, options.workers)
@@ -134,9 +137,8 @@ def _find_data(plan: "Plan") -> str:
         return f"{results[0]} exists"
     source, mirrors = plan.download.source, plan.download.mirrors
     assert source, "a raw dataset of user images exists"
-    if downloading.reachable(source, mirrors):
-        return source.notice or f"a mirror of {source.name} responds"
-    raise ValueError(downloading.unreachable_message(source, mirrors))
+    downloading.check_reachable(source, mirrors)
+    return source.notice or f"a mirror of {source.name} responds"
 
 
 def describe_run(plan: "Plan") -> str:
@@ -158,3 +160,13 @@ def describe_run(plan: "Plan") -> str:
     hint = model_check.batch_hint(plan) if "train" in to_do else None
     stages += f"; WARNING: {hint}" if hint else ""
     return f"{plan.recipe.name} on {plan.download.name}, {count(plan.recipe.training.epochs, 'epoch')}; {stages}"
+
+
+def _seconds(text: str, *, option: str) -> float:
+    """Return the seconds of a duration such as `30s`, `10m`, `2h` or `1d`; raise `ValueError` naming `option`."""
+    if not isinstance(text, str) or not re.match(r"^[0-9]+(\.[0-9]+)?[smhd]$", text):
+        raise ValueError(f"{option} must be a number with a unit, s, m, h or d, got {text!r}; use for example 10m")
+    seconds = float(text[:-1]) * _SECONDS[text[-1]]
+    if not 0 < seconds <= _MOST_S:
+        raise ValueError(f"{option} must be more than 0s and at most 365d, got {text!r}; use for example 10m")
+    return seconds

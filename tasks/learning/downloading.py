@@ -87,19 +87,15 @@ def unpack(archive: Path) -> Path:
     return path
 
 
-def reachable(source: Download, more: Sequence[str] = ()) -> bool:
-    """Return whether any mirror of `source` or in `more` answers, if with an error page."""
-    return any(_answers(url) for _, url in _addresses(source.files[0], [*more, *source.mirrors]))
-
-
-def unreachable_message(source: Download, more: Sequence[str] = ()) -> str:
-    """Return the error message, with the next step, for the case that no mirror is `reachable`."""
-    places = ", ".join(redact(place) for place, _ in _addresses(source.files[0], [*more, *source.mirrors]))
-    names = ", ".join(file.name for file in source.files)
-    return (
-        f"no mirror of {source.name} can be reached ({places}); name another one with --mirror URL_OR_DIR; a folder "
-        f"must have {names} as they were published, not unpacked"
-    )
+def check_reachable(source: Download, more: Sequence[str]) -> None:
+    """Raise `ValueError` unless any mirror of `source` or in `more` answers, if with an error page."""
+    addresses = _addresses(source.files[0], [*more, *source.mirrors])
+    if not any(_answers(url) for _, url in addresses):
+        names = ", ".join(file.name for file in source.files)
+        raise ValueError(
+            f"no mirror of {source.name} can be reached ({', '.join(redact(place) for place, _ in addresses)}); name "
+            f"another one with --mirror URL_OR_DIR; a folder must have {names} as they were published, not unpacked"
+        )
 
 
 def mirror_address(mirror: str) -> str:

@@ -41,12 +41,6 @@ def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
             False,
         ),
         (
-            {"prepared": {"images_in_two_classes": {"count": 1, "rows": 2, "named": ["a.png (cat), b.png (dog)"]}}},
-            "1 image in more than one class, on 2 rows: every model is wrong about some of them",
-            ("a.png (cat), b.png (dog)",),
-            False,
-        ),
-        (
             {"prepared": {"test_rows_in_train": {"count": 1234, "ids": [3, 5]}}},
             "1,234 test rows also in train or validation: the test accuracy is too good",
             ("id 3", "id 5", "..."),

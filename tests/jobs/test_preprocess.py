@@ -128,7 +128,7 @@ def test_images_in_two_classes_are_counted_named_told_and_kept(
     }
     assert sum(file.rows or 0 for file in made.files) == 50
     (warning,) = [line for line in capsys.readouterr().out.splitlines() if "more than one class" in line]
-    assert warning.startswith("WARNING: 2 images in more than one class, on 6 rows")
+    assert warning.startswith("WARNING: 2 images in more than one class, on 6 rows: every model is wrong about some of")
     assert warning.endswith(": test id 1 (dog), test id 4 (cat), test id 3 (dog), train id 2 (cat)")
 
 
