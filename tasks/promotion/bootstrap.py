@@ -16,13 +16,8 @@ def compare(rows: np.ndarray, *, name: str, num_classes: int) -> dict[str, float
     that is from 0 (Berg-Kirkpatrick et al. 2012, two-sided); it is at least 1/10,001. The interval is the basic one
     (Davison and Hinkley 1997). The seed is fixed, so equal rows give equal results.
 
-    Args:
-        rows: Label, and prediction of either model, -1 for a class without rows; int64, (3, rows).
-        name: One of the metrics.
-        num_classes: Number of classes of the labels.
-
-    Returns:
-        The fields `difference`, `lower`, `upper` and `p_value` of a `Difference`.
+    `rows` are the label, and the prediction of either model, -1 for a class without rows; int64, (3, rows). Returns the
+    fields `difference`, `lower`, `upper` and `p_value` of a `Difference`.
     """
     cells, counts = np.unique(rows, axis=1, return_counts=True)  # equal rows are drawn together: fast for many rows
     difference = float(_differences(counts[None], cells, name=name, num_classes=num_classes)[0])

@@ -69,12 +69,8 @@ def judge(
     rows count for no model if one of them has seen the image in training. A model that was rolled back can only be
     promoted by hand.
 
-    Args:
-        checkpoint: The challenger.
-        evaluation: Its evaluation.
-        decisions: All those of the registered model, oldest first.
-        rival: The champion's evaluation on the challenger's test rows, or why there is none; none without a champion.
-        gate: Settings.
+    `decisions` are all those of the registered model, oldest first. `rival` is the champion's evaluation on the
+    challenger's test rows, or why there is none; none without a champion.
     """
     champion, weights = decisions[-1].champion if decisions else None, registry.weights_of(checkpoint)
     evaluations = {"challenger": evaluation} | ({"champion": rival} if isinstance(rival, EvaluationURI) else {})

@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -137,16 +137,16 @@ def render(data: ReportData) -> str:
             1, *(sum(split.get(name, 0) for split in data.class_counts.values()) for name in data.classes)
         ),
         worse_slices=slices.worse(data.evaluated["slices"]["slices"]),
-        longest_word=_longest_word(data.classes),
+        longest_word=min(
+            24, max((len(word) for name in data.classes for word in re.split(r"[\s_/-]", name)), default=0)
+        ),
     )
 
 
 def render_runs(root: Root, *, links_to: str) -> bytes:
     """Render the page as self-contained HTML without scripts; the same storage gives the same bytes.
 
-    Args:
-        root: Storage root.
-        links_to: Address of the root for the links to reports, with a slash at the end; not quoted.
+    `links_to` is the address of the root for the links to reports, with a slash at the end; not quoted.
     """
     rows, damaged = runs.of(root)
     template = environment().get_template("runs.html.j2")
@@ -181,11 +181,6 @@ def environment(*folders: Path) -> jinja2.Environment:
 def _breakable(text: str) -> Markup:
     """Escape `text` and let lines break at underscores and slashes, so that file names need not break elsewhere."""
     return Markup(re.sub(r"(?<=[_/])", "<wbr>", escape(text)))
-
-
-def _longest_word(classes: Iterable[str]) -> int:
-    """Return the length of the longest word of class names that a tile is made wide enough for, at most 24."""
-    return min(24, max((len(word) for name in classes for word in re.split(r"[\s_/-]", name)), default=0))
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -41,13 +41,13 @@ def commit_run(
         author="ada",
     )
     registry.append(root, registered_model, decision)
-    about: dict[str, Any] = {
-        "registered_model": registered_model,
-        "recipe": recipe,
-        "data": registered_model,
+    about: dict[str, Any] = {"registered_model": registered_model, "recipe": recipe, "data": registered_model}
+    about |= {
         "dataset": "digits",
+        "changes": changes or {},
+        "settings": {"epochs": 3} | (changes or {}),
+        "seconds": 75.0 + number,
     }
-    about |= {"changes": changes or {}, "settings": {"epochs": 3} | (changes or {}), "seconds": 75.0 + number}
     values = {"parameters": {"decision": decision_as_json(decision, root)}, "statistics": about}
     made = manifest.load(model.report).model_copy(update=values | {"created": decided + datetime.timedelta(seconds=2)})
     files.put(model.report.child(manifest.NAME), made.signed().to_json())

@@ -28,8 +28,9 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     generator = np.random.default_rng(0)
     sources = [_source("images.gz", 8 * "0123abcd"), _source("labels.gz", 8 * "4567cdef")]
     left_out = [{"reason": "not images or Parquet, by their file names", "count": 1, "first": ["notes.txt"]}]
+    class_counts = {split: dict.fromkeys(_CLASSES, count // 10) for split, count in _ROWS.items()}
     statistics = {"notice": "a sample", "sources": sources, "seconds": 3.4, "left_out": left_out}
-    statistics["class_counts"] = {split: dict.fromkeys(_CLASSES, count // 10) for split, count in _ROWS.items()}
+    statistics["class_counts"] = class_counts
     assert plan.files is not None
     about = {"sources": sources, "seconds": 1.2}
     commits.commit(plan.files, kind="files", parents={}, parameters={}, listed=[], statistics=about)
@@ -48,11 +49,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
             digests,
         ],
         schema=tables.describe(rows["test"].schema),
-        statistics={
-            "quarantined": {"label out of range": 2},
-            "class_counts": {split: dict.fromkeys(_CLASSES, count // 10) for split, count in _ROWS.items()},
-            "seconds": 8.6,
-        },
+        statistics={"quarantined": {"label out of range": 2}, "class_counts": class_counts, "seconds": 8.6},
     )
     parts = hardware.recorded((hardware.here(torch.device("cpu"), precision="fp32"),))
     statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}} | parts

@@ -52,11 +52,23 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
     counts = metrics.confusion(labels, answers, num_classes=len(classes))
     scores = metrics.scores(labels, answers, num_classes=len(classes))
     scores |= {"test_loss": 0.0231, "expected_calibration_error": 0.0147, "num_rows": 10000}
+    champion = scores | {"test_accuracy": scores["test_accuracy"] - 0.0021, "test_loss": 0.0312}
+    side = 28 if channels == 1 else 32
+    model = CheckpointURI("s3://models/mnist/checkpoints/mnist-resnet18-0123456789ab")
     return ReportData(
         recipe_name="mnist-resnet18",
         data_set="mnist",
         sample_notice=None,
-        decision=fake_decision(scores | {"test_accuracy": scores["test_accuracy"] - 0.0021, "test_loss": 0.0312}),
+        decision=Decision(
+            number=2,
+            champion=model,
+            challenger=model,
+            evaluation="",
+            promoted=True,
+            reason="Test accuracy is at least the minimum, and 0.0021 above the champion's.",
+            gate={"metric": "accuracy", "minimum": 0.95, "tolerance": 0.001},
+            metrics={"champion": champion},
+        ),
         evaluated={
             "metrics": scores,
             "per_class": metrics.per_class(counts, classes),
@@ -67,7 +79,16 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         },
         trained={"history": fake_history(num_epochs), "best_epoch": max(1, num_epochs - 1), "seconds": 83.4},
         classes=classes,
-        mistakes=fake_pictures(generator, classes, channels=channels),
+        mistakes=tuple(
+            Picture(
+                image=generator.integers(0, 256, (side, side, channels), dtype=np.uint8),
+                label=classes[index % len(classes)],
+                prediction=classes[(index + 1) % len(classes)],
+                probability=float(1 - 0.6 * generator.random() ** 4),
+                id=37 * index,
+            )
+            for index in range(16)
+        ),
         lineage=fake_lineage(),
         parameters={"name": "mnist-resnet18", "epochs": num_epochs, "learning_rate": 0.002, "precision": "auto"},
         command="python flows/pipeline.py --storage s3://models/mnist --workers 2 --set epochs=5",
@@ -124,19 +145,6 @@ def fake_against(
     }
 
 
-def fake_decision(champion: dict[str, float]) -> Decision:
-    return Decision(
-        number=2,
-        champion=CheckpointURI("s3://models/mnist/checkpoints/mnist-resnet18-0123456789ab"),
-        challenger=CheckpointURI("s3://models/mnist/checkpoints/mnist-resnet18-0123456789ab"),
-        evaluation="",
-        promoted=True,
-        reason="Test accuracy is at least the minimum, and 0.0021 above the champion's.",
-        gate={"metric": "accuracy", "minimum": 0.95, "tolerance": 0.001},
-        metrics={"champion": champion},
-    )
-
-
 def with_decision(data: ReportData, **changes: Any) -> ReportData:
     return dataclasses.replace(data, decision=data.decision.model_copy(update=changes))
 
@@ -156,20 +164,6 @@ def fake_history(num_epochs: int) -> list[dict[str, float]]:
         }
         for epoch in range(1, num_epochs + 1)
     ]
-
-
-def fake_pictures(generator: np.random.Generator, classes: tuple[str, ...], *, channels: int) -> tuple[Picture, ...]:
-    side = 28 if channels == 1 else 32
-    return tuple(
-        Picture(
-            image=generator.integers(0, 256, (side, side, channels), dtype=np.uint8),
-            label=classes[index % len(classes)],
-            prediction=classes[(index + 1) % len(classes)],
-            probability=float(1 - 0.6 * generator.random() ** 4),
-            id=37 * index,
-        )
-        for index in range(16)
-    )
 
 
 def fake_lineage() -> tuple[LineageStep, ...]:

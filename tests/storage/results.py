@@ -73,13 +73,7 @@ def run(root: Root, name: str, *, raw: URI | None = None, accuracy: float = 0.98
     )
 
 
-def decide(
-    root: Root,
-    champion: Model,
-    *,
-    challenger: Model | None = None,
-    data: str = DATA,
-) -> None:
+def decide(root: Root, champion: Model, *, challenger: Model | None = None, data: str = DATA) -> None:
     """Record that `champion` is in charge of `data` from now on; without a challenger it is the one promoted."""
     judged = challenger or champion
     latest = registry.latest(root, data)
