@@ -16,5 +16,5 @@ ROUNDS = 2
 @pytest.mark.timeout(600)
 def test_two_machines_that_are_killed_come_to_one_result_and_leave_nothing_behind(root: Root, tmp_path: Path) -> None:
     for number in range(ROUNDS):
-        below = Root(root.child(str(number)))
+        below = Root(f"{root}-{number}")
         two_machines.play(below, tmp_path / str(number), chance=random.Random(number))
