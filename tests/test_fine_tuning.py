@@ -90,7 +90,7 @@ def test_command_fine_tunes_a_file_and_lineage_ends_at_its_digest(
     assert main(["lineage", first["uris"]["predictions"]]) == 0
     assert hashlib.sha256(weights.read_bytes()).hexdigest() in capsys.readouterr().out
     page = Path(first["uris"]["report"], "index.html").read_text()
-    assert hashlib.sha256(weights.read_bytes()).hexdigest() in page and "127.5, 127.5, 127.5" in page
+    assert "downloads/weights-" in page, "the report links the weights that training began with"
     again = Run(*words, folder=tmp_path).result()
     assert all(stage["reused"] for stage in again["stages"]) and again["uris"] == first["uris"]
 
