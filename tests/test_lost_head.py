@@ -64,7 +64,7 @@ def test_the_recipe_of_the_docs_runs_although_its_flow_is_evicted_and_the_head_i
     head.be_lost()
     before = _epochs(root)
     assert 0 < before < _EPOCHS and run.process.poll() is None, "the head was lost too late"
-    lost = f"Ray's head at {head.address}: "
+    lost = f"s head at {head.address}: "  # Prefect's line has the repr of the error, with its apostrophe escaped
     await_that(lambda: run.says(lost), limit_s=60)
     head.come_back()
     result = run.result()
