@@ -12,6 +12,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_val
 from storage import files, reference
 from storage.error_policy import Permanent
 from storage.kinds import KINDS
+from storage.producer import producer
 from storage.uri import URI, Root
 
 NAME = "_manifest.json"
@@ -126,26 +127,33 @@ def load(uri: URI) -> Manifest:
         content = files.read(uri.child(NAME))
     except FileNotFoundError:
         raise FileNotFoundError(f"{uri} is not committed: it has no {NAME}") from None
+    advice = f"restore it from a copy, or delete {uri} and run again to recreate it"
     try:
         committed = Manifest.model_validate_json(content)
-        if committed == committed.signed():
-            return committed
-        problem = "is not what was committed (SHA-256)"
     except ValidationError as error:
-        problem = f"cannot be read ({first_problem(error)})"
-    raise Damaged(f"{uri}/{NAME} {problem}; restore it from a copy, or delete {uri} and run again to recreate it")
+        raise unread(uri.child(NAME), content, error, advice=advice) from None
+    if committed != committed.signed():
+        raise Damaged(f"{uri}/{NAME} is not what was committed (SHA-256); {advice}")
+    return committed
+
+
+def unread(uri: URI, content: bytes, error: ValidationError, *, advice: str) -> Damaged:
+    """Return the error for a JSON file that pydantic refuses; `advice` is for one that no newer version wrote."""
+    problems = error.errors(include_url=False)
+    place = [str(part) for part in problems[0]["loc"] if "[" not in str(part)]  # pydantic names its own functions too
+    problem = f"{'.'.join(place) or 'JSON'}: {problems[0]['msg'].removeprefix('Value error, ')}"
+    is_unknown = [each["type"] == "extra_forbidden" or each["loc"] == ("kind",) for each in problems]
+    if not all(is_unknown) and ("format",) not in [each["loc"] for each in problems]:
+        return Damaged(f"{uri} cannot be read ({problem}); {advice}")
+    both = (json.loads(content).get("producer") or {}, producer())
+    written, own = (" ".join(str(each[name]) for name in ("data-to-model", "git") if each.get(name)) for each in both)
+    writer = f"version {written}, newer" if written else "a newer version"
+    return Damaged(f"{uri} was written by {writer} than this one, {own} ({problem}): update data-to-model")
 
 
 def is_committed(uri: URI) -> bool:
     """Return whether `uri` has a manifest."""
     return files.exists(uri.child(NAME))
-
-
-def first_problem(error: ValidationError) -> str:
-    """Return the place and the message of the first problem that pydantic found in a JSON file."""
-    first = error.errors(include_url=False)[0]
-    place = [str(part) for part in first["loc"] if "[" not in str(part)]  # pydantic names its own functions too
-    return f"{'.'.join(place) or 'JSON'}: {first['msg']}"
 
 
 def find(uri: URI) -> Manifest | None:

@@ -33,7 +33,7 @@ class Folder:
     entries: Sequence[Entry]
     """Every file in it, whether the manifest lists it or not."""
     manifest: Manifest | None = None
-    """None if the folder is not committed or its manifest is damaged."""
+    """None if the folder is not committed or its manifest cannot be read."""
     parents: dict[str, URI] = dataclasses.field(default_factory=dict)
     damage: str = ""
     """Reason why its manifest cannot be read; empty if it can."""

@@ -76,7 +76,7 @@ def ls(
       unfinished  files of a run that is making it now, or that ended before; if no run is active,
                   the same command resumes; gc deletes the files once they are old
       incomplete  there are files but no manifest: the attempt failed or is still running
-      damaged     its manifest cannot be read; verify checks the other files
+      unreadable  its manifest cannot be read: it is damaged, or of a newer version; verify says which
 
     `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,
     metrics, whether the model is or was champion, and seconds. Its page (--html) also shows
@@ -183,7 +183,7 @@ def verify(
     show_lines(damaged)
     what = f"{count(len(folders), 'result')}, {count(len(sizes), 'file')}, {format.size(sum(sizes))}"
     sound = "all files match their checksums" if deep else "all files present, sizes match"
-    show_lines([f"{what}: {len(damaged)} damaged" if damaged else f"OK: {sound} ({what})"])
+    show_lines([f"{what}: {count(len(damaged), 'problem')}" if damaged else f"OK: {sound} ({what})"])
     return exits.FAILED if damaged else 0
 
 

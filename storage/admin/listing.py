@@ -22,7 +22,7 @@ def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[d
 
     Each has time, kind, URI, rows, bytes, number of files, test metrics and marks. The marks are `champion` (has the
     name of one of `champions`), `unfinished` (files of attempts at a result that is not committed), `incomplete` (files
-    without a manifest) and `damaged` (unreadable manifest or folder).
+    without a manifest) and `unreadable` (its manifest or folder).
     """
     needed = {*kinds, SCRATCH, *(other for kind in kinds for other in KINDS[kind].accuracy_from)}
     folders = catalog.read_folders(catalog.list_folders(root, needed))
@@ -101,7 +101,7 @@ def _document(folder: Folder, kind: str, champions: Collection[str], scores: dic
         "champion": folder.kind == "checkpoint" and folder.uri.name in champions,
         "unfinished": folder.kind == SCRATCH,
         "incomplete": folder.kind != SCRATCH and folder.committed is None and not folder.damage,
-        "damaged": bool(folder.damage),
+        "unreadable": bool(folder.damage),
     }
     return {
         "kind": kind,

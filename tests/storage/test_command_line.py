@@ -96,7 +96,7 @@ class TestLs:
         assert accuracies[predictions] == accuracies[evaluation] == 0.5
         assert accuracies[model.checkpoint] == 0.987654321
 
-    def test_marks_show_champion_unfinished_incomplete_and_damaged(self, root: Root, model: Model, ask: Ask) -> None:
+    def test_marks_show_champion_unfinished_incomplete_and_unreadable(self, root: Root, model: Model, ask: Ask) -> None:
         dead = results.place(root, "predictions", "dead")
         results.write_part(dead)
         files.put(model.report.child(manifest.NAME), b"garbage")
@@ -104,7 +104,7 @@ class TestLs:
         results.write_scratch(root, model.checkpoint)  # its result is committed
         documents = json.loads("\n".join(ask("ls", "--json", "--storage", root).out))
         marks = {document["uri"]: document["marks"] for document in documents if document["marks"]}
-        expected = {model.checkpoint: ["champion"], dead: ["incomplete"], model.report: ["damaged"]}
+        expected = {model.checkpoint: ["champion"], dead: ["incomplete"], model.report: ["unreadable"]}
         assert marks == expected | {scratch: ["unfinished"]}
         lines = ask("ls", "checkpoint", "--storage", root).out
         assert [line.split()[-1] for line in lines[1:]] == [model.checkpoint, scratch]

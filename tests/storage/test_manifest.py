@@ -1,6 +1,7 @@
 """Guarantees of a manifest: a dataset exists completely or not at all, and never changes."""
 
 import datetime
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -95,11 +96,24 @@ class TestDamage:
             with pytest.raises(Damaged, match=f"{file.path} is damaged: .*{problem}"):
                 check(uri)
 
-    def test_garbled_manifest_is_damage_not_absence(self, uri: DatasetURI) -> None:
-        for content, place in ((b'{"format": 1, "ki', "JSON"), (b'{"format": 3}', "format")):
-            files.put(uri.child(manifest.NAME), content)
-            with pytest.raises(Damaged, match=rf"_manifest.json cannot be read \({place}: .*; restore it"):
-                manifest.find(uri)
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda text: text[:20], r"_manifest.json cannot be read \(JSON: .*; restore it from a copy, or delete"),
+            (lambda text: text.replace('"rows"', '"rovs"'), r"cannot be read \(rows: Field required\); restore it"),
+            (lambda text: '{"format": 3}', r"written by a newer version than this one, 0.1.0.* \(format: .*: update"),
+            (lambda text: text.replace('"rows"', '"seal": {}, "rows"'), "written by version 0.2.0, newer than this"),
+            (lambda text: text.replace('"raw"', '"film"'), "written by version 0.2.0, newer than this one, 0.1.0"),
+        ],
+    )
+    def test_garbled_manifest_is_damage_and_one_of_a_newer_version_is_not(
+        self, uri: DatasetURI, change: Callable[[str], str], says: str
+    ) -> None:
+        made = commit(uri).model_copy(update={"producer": {"data-to-model": "0.2.0"}}).signed()
+        files.put(uri.child(manifest.NAME), change(made.to_json().decode()).encode())
+        with pytest.raises(Damaged, match=says) as caught:
+            manifest.find(uri)
+        assert ("delete" in str(caught.value)) == ("restore" in says)
 
     def test_manifest_cannot_point_out_of_its_uri(self) -> None:
         for path in ("../secret", "/etc/passwd", "a/../../b", ".hidden", "a//b", ""):

@@ -119,6 +119,10 @@ class TestWhole:
             ),
             (lambda first, second: second, "contains another number, 2"),
             (lambda first, second: b'{"number": 1', r"cannot be read \(JSON: "),
+            (
+                lambda first, second: first.replace(b"{", b'{"seal": 1,', 1),
+                "was written by a newer version than this one, ",
+            ),
         ],
     )
     def test_garbled_decision_is_refused_by_name(
