@@ -63,24 +63,25 @@ def of_raw(raw: Manifest) -> Iterator[str]:
 def of_user_images(data: UserImages) -> Summary:
     """Summarize the user's files; raise `ValueError` if the labels of Parquet files cannot be used."""
     if data.kind == "parquet":
-        return Summary(_of_parquet(data), data.labels)
+        return _of_parquet(data)
     rows = Counter((file.split, file.label) for file in data.files)
     counts = {split: {name: rows[split, label] for label, name in enumerate(data.classes)} for split, _ in rows}
     return Summary(of_counts(counts), data.labels)
 
 
-def _of_parquet(data: UserImages) -> str:
+def _of_parquet(data: UserImages) -> Summary:
     """Read the labels of all files, and nothing else; on S3 of one file, since all would take as long as ingest."""
     if data.uri.is_s3:
         _read_labels(data, next(file for file in data.files if file.split == "train"))
-        return f"counted by the run, which reads the labels of {count(len(data.files), 'file')}"
+        uncounted = f"counted by the run, which reads the labels of {count(len(data.files), 'file')}"
+        return Summary(uncounted, data.labels)
     files = [_read_labels(data, file) for file in data.files]
     classes = class_names.of_files(files)
     rows: Counter[tuple[str, str]] = Counter()
     for labels in files:
         rows.update({(labels.split, name): number for name, number in labels.counts.items()})
     counts = {file.split: {name: rows[file.split, name] for name in classes} for file in files}
-    return of_counts(counts)
+    return Summary(of_counts(counts), class_names.where(data.labels, files, classes))
 
 
 def _read_labels(data: UserImages, file: UserFile) -> FileLabels:

@@ -73,6 +73,7 @@ def to_ingest(root: Root, folder: URI, **parameters: Any) -> IngestSpec:
         classes=list(found.classes),
         digest=found.digest,
         left_out=[dataclasses.asdict(left_out) for left_out in found.left_out],
+        labels=found.labels,
         parameters={"data": found.name, "image_size": 8, "channels": 3} | parameters,
         target=DatasetURI(root.child(f"datasets/raw/{folder.name.replace(' ', '-')}-0123456789ab")),
     )

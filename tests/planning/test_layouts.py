@@ -209,10 +209,7 @@ REFUSED = {
     "nothing": (["readme.txt"], "neither images nor Parquet"),
     "both kinds": (["train.parquet", "a.png"], "holds 1 Parquet file, such as train.parquet, and 1 image, such as a"),
     "class only in test": ([*WHOLE, "test/owl/4.png"], "class owl has test images but no training images"),
-    "too few for a split by content": (
-        ["cat/1.png", "dog/2.png"],
-        "selects no test rows from 2 images|selects all images of class",
-    ),
+    "too few for a split by content": (["cat/1.png", "dog/2.png"], "selects no test rows from 2 images"),
     "wrapped in a class": (["dog/cat/1.png", "dog/dog/2.png"], "dog, above class folder cat, is named like a class"),
     "Hudi": (["train/0.parquet", "test.parquet", ".hoodie/hoodie.properties"], "hoodie.properties is of a Delta Lake,"),
     "Iceberg": (["train/0.parquet", "test.parquet", "metadata/v2.metadata.json"], "metadata.json is of a Delta Lake,"),

@@ -64,7 +64,7 @@ def numbers(
 
 
 def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
-    """Return the name of each label, from 0: the names of `train`, in the order of its files.
+    """Return the name of each label, from 0: the names in `train` that have rows, in the order of its files.
 
     Raises `ValueError` if names of different files contradict each other, or train has fewer than two classes.
     """
@@ -77,7 +77,8 @@ def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
                 f"or use a split with labels as {split}"
             )
     train = [file for file in files if file.split == "train" and file.counts]
-    names = dict.fromkeys(name for file in train for name in file.names or ())
+    with_rows = {name for file in train for name in file.counts}
+    names = dict.fromkeys(name for file in train for name in file.names or () if name in with_rows)
     names |= dict.fromkeys(in_order({name for file in train if not file.names for name in file.counts}))
     for file in files:
         if unknown := [name for name in file.counts if name not in names]:
@@ -89,6 +90,12 @@ def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
     if len(names) < 2:
         raise ValueError(f"train must have at least two different labels, got {list(names)}; -1 means no label")
     return tuple(names)
+
+
+def where(labels: str, files: Sequence[FileLabels], classes: Collection[str]) -> str:
+    """Return `labels`, which says where the labels are, with the names in the files that are no classes."""
+    unused = [*dict.fromkeys(name for file in files for name in file.names or ()).keys() - set(classes)]
+    return f"{labels}; names without rows are left out: {_shown(in_order(unused))}" if unused else labels
 
 
 def _shown(names: Sequence[Any]) -> str:

@@ -9,8 +9,6 @@ from tasks.jobs.spec import UserFile
 from tasks.learning import thumbnails
 
 _SHA256 = "sha256:"
-_SHOWN = 10
-"""Most class names in an error message."""
 
 
 def undigested(listed: Sequence[UserFile]) -> list[UserFile]:
@@ -18,24 +16,27 @@ def undigested(listed: Sequence[UserFile]) -> list[UserFile]:
     return [file for file in listed if not file.digest.startswith(_SHA256)]
 
 
-def with_splits(
-    listed: Sequence[UserFile], *, fraction: float, classes: Sequence[str], sha256: Mapping[str, str]
-) -> list[UserFile]:
-    """Set each file's split by its content alone; other files do not matter.
+def with_splits(listed: Sequence[UserFile], *, fraction: float, sha256: Mapping[str, str]) -> list[UserFile]:
+    """Set each file's split by its content alone; other files matter only if a class would be left without training.
 
     A file is a test row if the first 64 bits of its SHA-256, divided by 2**64, are below `fraction`. Its name, a seed
     or the size to which images are scaled have no influence. A larger fraction keeps all test rows of a smaller one.
+    The file of a class with the highest SHA-256 is never a test row.
 
     `sha256` has the hexadecimal SHA-256 by path of the files whose entry in `listed` has none. The result is sorted by
-    split and path. Raises `ValueError` if a class has no training file left, or no file became a test row.
+    split and path. Raises `ValueError` if no file became a test row.
     """
     bound = int(fraction * 2**64)
-    placed = []
-    for file in listed:
-        digest = sha256.get(file.path) or file.digest.removeprefix(_SHA256)
-        split = "test" if int(digest[:16], 16) < bound else "train"
-        placed.append(file._replace(split=split))
-    _check(placed, fraction=fraction, classes=classes)
+    digests = [sha256.get(file.path) or file.digest.removeprefix(_SHA256) for file in listed]
+    highest = {file.label: digest for digest, file in sorted(zip(digests, listed, strict=True))}
+    tested = {digest for digest in digests if int(digest[:16], 16) < bound} - set(highest.values())
+    if not tested:
+        raise ValueError(
+            f"--data: test_fraction={fraction} selects no test rows from {len(listed)} images; add images, change "
+            "test_fraction, or create folders train/<class> and test/<class>"
+        )
+    splits = ("test" if digest in tested else "train" for digest in digests)
+    placed = (file._replace(split=split) for file, split in zip(listed, splits, strict=True))
     return sorted(placed, key=lambda file: (file.split, file.path))
 
 
@@ -53,16 +54,3 @@ def of_groups(sha256: Mapping[str, str], encoded: Mapping[str, str]) -> dict[str
     by_end, number = np.unique([digest[::-1] for digest in sha256.values()], return_inverse=True)
     chosen = by_end[thumbnails.groups(number[pairs], len(by_end))][number]
     return {path: str(digest)[::-1] for path, digest in zip(sha256, chosen, strict=True)}
-
-
-def _check(placed: Sequence[UserFile], *, fraction: float, classes: Sequence[str]) -> None:
-    labels = {split: {file.label for file in placed if file.split == split} for split in ("train", "test")}
-    advice = "add images, change test_fraction, or create folders train/<class> and test/<class>"
-    if not labels["test"]:
-        raise ValueError(f"--data: test_fraction={fraction} selects no test rows from {len(placed)} images; {advice}")
-    if unlearned := [name for label, name in enumerate(classes) if label not in labels["train"]]:
-        named = ", ".join(unlearned[:_SHOWN]) + (", ..." if len(unlearned) > _SHOWN else "")
-        raise ValueError(
-            f"--data: test_fraction={fraction} selects all images of class {named} as test rows, so none is left for "
-            f"training; {advice}"
-        )

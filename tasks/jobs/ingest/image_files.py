@@ -54,8 +54,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         if _are_grouped(spec):
             encoded = {path: text for piece_facts in surveyed for path, text in piece_facts["thumbnails"].items()}
             sha256 |= content_split.of_groups({path: sha256[path] for path in encoded}, encoded)
-        fraction = spec.parameters[_FRACTION]
-        listed = content_split.with_splits(listed, fraction=fraction, classes=spec.classes, sha256=sha256)
+        listed = content_split.with_splits(listed, fraction=spec.parameters[_FRACTION], sha256=sha256)
     for split in ("train", "test", NEW):
         chosen = [file for file in listed if file.split == split]
         entries = [list(file) for file in chosen]  # without names: there may be a million

@@ -80,7 +80,8 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     if spec.is_new:
         return Work(shape=shape, classes=tuple(spec.classes), pieces=planned)
     labels = [FileLabels(**survey) for survey in surveyed]
-    return Work(shape=shape, classes=class_names.of_files(labels), pieces=planned, labels=spec.labels)
+    classes = class_names.of_files(labels)
+    return Work(shape=shape, classes=classes, pieces=planned, labels=class_names.where(spec.labels, labels, classes))
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:

@@ -109,7 +109,7 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_gr
     if not is_split:
         chosen = f"about {test_fraction:g}"
         if not are_grouped and not content_split.undigested(user_files):
-            user_files = content_split.with_splits(user_files, fraction=test_fraction, classes=read.classes, sha256={})
+            user_files = content_split.with_splits(user_files, fraction=test_fraction, sha256={})
             chosen = f"{sum(file.split == 'test' for file in user_files):,}"
         notes = [
             f"there are no folders train and test: {chosen} of {len(user_files):,} images are test rows "

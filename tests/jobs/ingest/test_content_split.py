@@ -104,7 +104,7 @@ def entry(first_digits: str, label: int = 0) -> UserFile:
 
 def test_the_first_64_bits_as_a_share_of_all_decide_and_the_paths_the_order() -> None:
     some = [entry(digits) for digits in ("ff", "4000000000000000", "3fffffffffffffff", "00")]
-    placed = content_split.with_splits(some, fraction=0.25, classes=["cat"], sha256={})
+    placed = content_split.with_splits(some, fraction=0.25, sha256={})
     assert [(file.split, file.path) for file in placed] == [
         ("test", "00"),
         ("test", "3fffffffffffffff"),
@@ -113,19 +113,14 @@ def test_the_first_64_bits_as_a_share_of_all_decide_and_the_paths_the_order() ->
     ]
 
 
-@pytest.mark.parametrize(
-    ("some", "says"),
-    [
-        (
-            [entry("80"), entry("90", 1)],
-            "--data: test_fraction=0.2 selects no test rows from 2 images; add images, change",
-        ),
-        (
-            [entry("80"), entry("00", 1)],
-            "--data: test_fraction=0.2 selects all images of class dog as test rows, .* add images",
-        ),
-    ],
-)
-def test_what_cannot_be_learned_or_judged_is_refused_with_what_to_do(some: list[UserFile], says: str) -> None:
-    with pytest.raises(ValueError, match=f"^{says}.*train/<class> and test/<class>$"):
-        content_split.with_splits(some, fraction=0.2, classes=CLASSES, sha256={})
+def test_one_image_of_each_class_stays_in_training_with_its_copies() -> None:
+    some = [*map(entry, ("00", "10", "ff")), entry("01", 1), entry("02", 2), entry("03", 2), entry("03", 3)]
+    placed = content_split.with_splits(some, fraction=0.25, sha256={})
+    assert [(file.label, file.path) for file in placed if file.split == "test"] == [(0, "00"), (2, "02"), (0, "10")]
+
+
+def test_a_split_without_test_rows_is_refused_with_what_to_do() -> None:
+    says = "^--data: test_fraction=0.2 selects no test rows from 2 images; add .* train/<class> and test/<class>$"
+    for digits in ("80", "00"):
+        with pytest.raises(ValueError, match=says):
+            content_split.with_splits([entry(digits), entry("01", 1)], fraction=0.2, sha256={})
