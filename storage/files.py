@@ -70,12 +70,12 @@ def sha256(uri: URI) -> str:
 
 
 def entry(uri: URI) -> Entry:
-    """Return one file as a listing of its folder does; raises `FileNotFoundError`, also for a folder."""
+    """Return one file as a listing of its folder does; raises `FileNotFoundError`, also for a folder or device."""
     with _errors_as_not_found(uri):
         if uri.is_s3:
             return Entry(uri.name, *s3.described(uri))
         status = os.stat(uri)
-        if stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISREG(status.st_mode):  # a folder, or a pipe or device, whose reading would never end
             raise IsADirectoryError
         return Entry(path=uri.name, size=status.st_size, modified=status.st_mtime)
 
@@ -155,12 +155,12 @@ def children(uri: URI) -> list[str]:
     return sorted(name for name in names if name and not name.startswith(_TEMPORARY))
 
 
-def walk(uri: URI, *, unnamed: list[str] | None = None, closed: list[str] | None = None) -> list[Entry]:
+def walk(uri: URI, *, unnamed: list[str] | None = None, closed: dict[str, str] | None = None) -> list[Entry]:
     """Return every file below `uri` at any depth, sorted by path; empty if nothing is there.
 
-    Temporary files, which `children` leaves out, are included; a link to a folder is a file. Appends to the lists:
-    `unnamed` S3 keys that no URI can express, such as `a//b`; `closed` paths that may not be looked into, which raise
-    `PermissionError` without it.
+    Temporary files, which `children` leaves out, are included; a link to a folder is a file. Adds to `unnamed` S3 keys
+    that no URI can express, such as `a//b`; to `closed` paths that cannot be looked into, as they are too long or may
+    not be, with the reason: without it, they raise an error.
     """
     if uri.is_s3:
         return sorted(itertools.starmap(Entry, s3.walk(uri, unnamed=[] if unnamed is None else unnamed)))
@@ -224,10 +224,10 @@ def _names_on_disk(folder: URI) -> set[str]:
     return names
 
 
-def _walk_on_disk(folder: URI, closed: list[str] | None) -> Iterator[Entry]:
+def _walk_on_disk(folder: URI, closed: dict[str, str] | None) -> Iterator[Entry]:
     def refuse(error: OSError) -> None:
-        if isinstance(error, PermissionError) and closed is not None and error.filename != folder:
-            closed.append(os.path.relpath(error.filename, folder))
+        if error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG) and closed is not None:
+            closed[os.path.relpath(error.filename, folder)] = os.strerror(error.errno)
         elif not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise error
 

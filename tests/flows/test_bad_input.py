@@ -82,6 +82,10 @@ REQUESTS = [
         "run --recipe images-resnet18 --data {parquet} --set store=files",
         "store ... pixels ... Parquet ... got 'files' for {parquet}",
     ),
+    Bad(
+        "run --data {deep}", "--data ... {deep}/dddd ... cannot be read: File name too long; ... move it out of {deep}"
+    ),
+    Bad("run --recipe images-resnet18 --data {parquet} --set start={pipe}", "start: there is no file {pipe}; give one"),
     Bad("run --data {pictures}", "--data ... rows in train and test ... {pictures} with rows in new; give the folder"),
     Bad("run --data {unnamed}", "--data ... fingerprint ... {unnamed}"),
     Bad("run --data {half}", "--data ... {half}/_manifest.json cannot be read"),
@@ -163,9 +167,18 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     (folder / "parquet").mkdir()
     (folder / "parquet" / "train.parquet").write_bytes(b"not read yet")
     (folder / "parquet" / "test.parquet").write_bytes(b"not read yet")
+    more = {name: str(folder / name) for name in ("file", "parquet", "pipe.safetensors", "deep")}
+    os.mkfifo(folder / "pipe.safetensors")
+    descriptor = os.open(folder, os.O_RDONLY)
+    for name in ("deep", *["d" * 250] * 17):
+        os.mkdir(name, dir_fd=descriptor)
+        descriptor = os.open(name, os.O_RDONLY, dir_fd=descriptor)
     with mirrors.refusing() as refusing:
-        more = {"file": str(folder / "file"), "parquet": str(folder / "parquet")}
-        more |= {"refusing": refusing, "taken": refusing.strip("/").rpartition(":")[2]}
+        more |= {
+            "pipe": more["pipe.safetensors"],
+            "refusing": refusing,
+            "taken": refusing.strip("/").rpartition(":")[2],
+        }
         yield {name: str(uri) for name, uri in found.items()} | more
 
 

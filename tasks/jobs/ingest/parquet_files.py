@@ -48,8 +48,8 @@ class Opened:
             else:
                 feature = json.loads(metadata[b"huggingface"])["info"]["features"][_LABEL]
                 names = feature["names"] if feature.get("_type") == "ClassLabel" else []
-            return [class_names.normal(str(name)) for name in names] or None
-        except (KeyError, TypeError, ValueError, AttributeError):
+            return [class_names.normal(str(name).encode().decode()) for name in names] or None
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # no such metadata, or no such names
             return None
 
 
@@ -131,7 +131,9 @@ def read_labels(source: Opened, file: UserFile) -> FileLabels:
         raise ValueError(f"column label has {len(values):,} different values; use a column of classes")
     declared = source.declared() if pa.types.is_integer(labels.type) else None
     if declared is None and pa.types.is_integer(labels.type):
-        raise ValueError(f"column label has whole numbers, but the metadata has no class names; {_EXPECTED}")
+        raise ValueError(
+            f"column label has whole numbers, but the metadata has no class names that can be read; {_EXPECTED}"
+        )
     if twice := [name for name, number in Counter(declared or ()).items() if number > 1]:
         raise ValueError(f"its metadata has two classes named {twice[0]!r}; names must be unique")
     counts: Counter[str] = Counter()

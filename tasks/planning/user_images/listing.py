@@ -84,15 +84,15 @@ def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) ->
     `layout` says in the message what is expected.
     """
     unnamed: list[str] = []
-    closed: list[str] = []
+    closed: dict[str, str] = {}
     listing = Listing([], [], defaultdict(list))
     for entry in [single] if single else files.walk(uri, unnamed=unnamed, closed=closed):
         _sort(entry, uri, listing)
-    for path in closed:
+    for path, problem in closed.items():
         if not (reason := not_data(path)):
             raise ValueError(
-                f"{option}: {uri.child(_shown(path))} cannot be read: Permission denied; make it readable, or move "
-                f"it out of {uri}"
+                f"{option}: {uri}/{_shown(path)[:200]} cannot be read: {problem}; make it readable, or move it out of "
+                f"{uri}"
             )
         listing.skipped[reason].append(path)
     if unnamed:

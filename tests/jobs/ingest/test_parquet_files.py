@@ -183,7 +183,12 @@ REFUSED = {
     "other columns": (parquet(img=IMAGES, fine_label=LABELS), r"are img \(binary\), fine_label \(string\); expected"),
     "booleans": (parquet(image=IMAGES, label=[True] * 4), r"label \(bool\); expected"),
     "dictionary": (parquet(image=IMAGES, label=pa.array(LABELS).dictionary_encode()), r"label \(dictionary<.*expected"),
-    "bare numbers": (labelled([0, 1]), "whole numbers, but the metadata has no class names; expected image"),
+    "bare numbers": (
+        labelled([0, 1]),
+        "whole numbers, but the metadata has no class names that can be read; expected image",
+    ),
+    "nested names": (labelled([0, 1], {"classes": "[" * 100_000}), "the metadata has no class names that can be read"),
+    "half a character": (labelled([0, 1], {"classes": '["a", "\\ud800"]'}), "has no class names that can be read"),
     "names twice": (labelled([0, 1], {"classes": '["a", "a"]'}), "two classes named 'a'; names must be unique"),
     "class not in test": (labelled(["cats"]), r"test.*has rows of class cat, .* \[cat, dog\], those of .* \[cats\];"),
     "no label at all": (
