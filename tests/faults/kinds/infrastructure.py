@@ -48,7 +48,7 @@ def _crash_before_manifest(case: Case) -> dict[str, Any]:
 
 @kind("second flow joins the first one's job on a cluster")
 def _second_joins(case: Case) -> dict[str, Any]:
-    case.begin(after="prepared", workers=1)
+    case.begin(after="prepared", workers=2)  # a node has one core: one worker would sum in another order than golden
     with case.two_nodes() as cluster:
         first = case.start()
         case.reaches(first, step_of(1), "training began")
