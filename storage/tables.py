@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import commits, files, manifest, s3
+from storage import commits, files, manifest
 from storage.manifest import File
 from storage.uri import URI
 
@@ -90,14 +90,6 @@ def read_part(
     except ValueError as error:
         raise ValueError(f"{uri.child(file.path)}: {error}") from None
     return part.read(columns=columns)
-
-
-def read_columns(uri: URI, file: File, columns: list[str]) -> pa.Table:
-    """Read `columns` of one listed file without the bytes of the others: only their page checksums are verified."""
-    with manifest.not_missing(uri, file) as place:
-        system = s3.for_pyarrow() if place.is_s3 else None
-        with system.open_input_file(place.removeprefix("s3://")) if system else open(place, "rb") as content:
-            return open_parquet(content).read(columns=columns)
 
 
 def read_split(uri: URI, split: str | None = None, *, columns: list[str] | None = None) -> pa.Table:

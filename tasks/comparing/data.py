@@ -128,7 +128,7 @@ def _labels(side: Results) -> pd.DataFrame:
     names = np.array([*images.classes_of(raw.columns["metadata"]), ""], object)
     rows = []
     for part in (part for part in raw.files if part.split):
-        table = tables.read_columns(uri, part, ["id", "label"])
+        table = tables.read_part(uri, part, columns=["id", "label"])
         labels = table["label"].fill_null(-1).to_numpy()
         labels = np.where((labels >= 0) & (labels < len(names)), labels, -1)
         rows.append(pd.DataFrame({"split": part.split, "id": table["id"].to_numpy(), "class": names[labels]}))

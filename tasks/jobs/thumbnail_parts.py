@@ -39,7 +39,8 @@ def entries(raw: Manifest, *, split: str = "") -> list[File]:
 
 def facts(uri: DatasetURI, raw: Manifest, *, split: str) -> pd.DataFrame | None:
     """Return `gray`, `width`, `height`, `format` and `camera` of each row of a split; None for a download."""
-    parts = [tables.read_columns(uri, file, ["gray", *_FACTS]) for file in entries(raw, split=f"{split}-")]
+    listed = entries(raw, split=f"{split}-")
+    parts = [tables.read_part(uri, file, columns=["gray", *_FACTS]) for file in listed]
     return pa.concat_tables(parts).to_pandas() if parts else None
 
 

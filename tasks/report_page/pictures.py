@@ -76,10 +76,11 @@ def _of_classes(uri: DatasetURI, prepared: Manifest) -> Mapping[str, Sequence[np
     for part in prepared.split("train"):
         if not any(missing.values()):
             break
-        stored = tables.read_columns(uri, part, ["label"])["label"].to_numpy()
+        table = tables.read_part(uri, part)
+        stored = table["label"].to_numpy()
         rows = [row for label, count in missing.items() for row in np.flatnonzero(stored == label)[:count].tolist()]
         if rows:
-            pixels, _ = images.to_arrays(tables.read_part(uri, part).take(rows), images.shape_of(metadata))
+            pixels, _ = images.to_arrays(table.take(rows), images.shape_of(metadata))
             for row, image in zip(rows, pixels, strict=True):
                 pictures[stored[row]].append(image)
                 missing[stored[row]] -= 1

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import app
-from storage import files, manifest
+from storage import files, manifest, tables
+from storage.manifest import Damaged
 from storage.uri import URI, DatasetURI, Root
 from tasks.comparing.data import SORTS
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
+from tasks.jobs import thumbnail_parts
 from tests import documented
 from tests.comparing import runs
 from tests.image_folder import encoded
@@ -101,6 +104,22 @@ def test_rows_of_parquet_are_told_by_their_pixels_wherever_they_stand(tmp_path: 
         "relabelled": ["train.parquet row 4"],
     }
     assert document["changes"][0] == "data: 2 rows added: dog 2"
+
+
+def test_bytes_that_changed_in_storage_are_damage_and_no_cause(photos: Path, local: Root) -> None:
+    before = runs.ingest(local, photos)
+    (photos / "train/cat/0.png").unlink()
+    after = runs.ingest(local, photos)
+    recorded = manifest.load(before)
+    parts = {"label": recorded.split("train")[0], "gray": thumbnail_parts.entries(recorded, split="train-")[0]}
+    for column, file in parts.items():
+        table = tables.read_part(before, file)
+        number, values = table.column_names.index(column), pc.subtract(1, table[column])
+        files.put(before.child(file.path), tables.encode(table.set_column(number, table.field(column), values)))
+    document = differences(before, after)
+    assert document["changes"] == [] and " is damaged: " in document["notes"]["data"]
+    with pytest.raises(Damaged, match="thumbnails/train-.* is damaged"):
+        thumbnail_parts.facts(before, recorded, split="train")
 
 
 def flip_labels(photos: Path) -> None:
