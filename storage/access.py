@@ -35,8 +35,8 @@ def check_writable(root: Root) -> None:
         else:
             os.makedirs(root, exist_ok=True)
         probe = root.child(f"_probe-{uuid.uuid4().hex}")
-        files.put(probe, b"first", mode="create")
         try:
+            files.put(probe, b"first", mode="create")
             files.put(probe, b"second", mode="create")
         except FileExistsError:  # every commit relies on this refusal
             return

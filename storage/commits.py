@@ -1,6 +1,5 @@
 """Commits: files are written under names that hold their digest, and a manifest, written last, makes them a result."""
 
-import contextlib
 import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -23,20 +22,16 @@ def write_file(
     frozen and wakes up after a commit, can change another writer's file. `path` is relative to the result's `uri`, such
     as `train/part-00000.parquet`, which becomes `train/part-00000-<digest>.parquet`.
 
-    With `fixed_name`, `path` is kept as it is unless a file with other bytes is there. Use it for files that users open
-    by name; their bytes follow from the parents, so another attempt has almost always written the same ones.
+    With `fixed_name`, `path` is kept and what an older attempt left there is replaced, unless the result is committed.
+    Use it for files that users open by name; their bytes follow from the parents, so other writers write the same ones.
     """
     digest = hashlib.sha256(content).hexdigest()
     place = PurePosixPath(path)
     named = str(place.with_name(f"{place.stem}-{digest[: manifest.DIGEST_LENGTH]}{place.suffix}"))
-    file = File(path=named, split=split, size=len(content), rows=rows, sha256=digest)
-    if fixed_name:
-        with contextlib.suppress(FileExistsError):
-            files.put(uri.child(path), content, mode="create")
-        if files.read(uri.child(path)) == content:
-            return file.model_copy(update={"path": path})
-    files.put(uri.child(file.path), content)
-    return file
+    if fixed_name and not manifest.is_committed(uri):
+        named = path
+    files.put(uri.child(named), content)
+    return File(path=named, split=split, size=len(content), rows=rows, sha256=digest)
 
 
 def commit(

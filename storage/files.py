@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -121,18 +122,15 @@ def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "repla
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError:  # the caller would read it as "`uri` exists"
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
-        handle, name = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
         try:
             if isinstance(content, bytes):
                 temporary.write_bytes(content)
             else:
                 shutil.move(content, temporary)  # a rename if both are on one disk
-            os.chmod(temporary, 0o644)
             failpoint("write", uri)
             _flush(temporary)
-            (os.link if mode == "create" else os.replace)(temporary, uri)
+            (_link if mode == "create" else os.replace)(temporary, uri)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
@@ -140,6 +138,15 @@ def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "repla
             raise _disk_full(str(folder), needed=needed) from None
         raise
     _flush(folder)
+
+
+def _link(temporary: Path, uri: URI) -> None:
+    with _required("hard links"):
+        try:
+            os.link(temporary, uri)
+        except FileExistsError:
+            if not os.path.samefile(temporary, uri):  # NFS may lose its reply, and say this when asked again
+                raise
 
 
 def children(uri: URI) -> list[str]:
@@ -268,6 +275,18 @@ def _flush(path: Path) -> None:
     """Flush the file or folder `path` to disk, so that it survives a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with _required("fsync"):
+            os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _required(feature: str) -> Iterator[None]:
+    """Name `feature` in the error of a file system that lacks it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise OSError(error.errno, f"its file system lacks {feature} ({error.strerror})") from None
+        raise

@@ -1,6 +1,7 @@
 """The contract of `storage.files`, the same on a disk and on S3."""
 
 import contextlib
+import errno
 import os
 import pickle
 import signal
@@ -133,6 +134,21 @@ class TestDisk:
         with pytest.raises(NotADirectoryError):
             files.put(URI(f"{tmp_path}/file/below"), b"", mode="create")
 
+    def test_creator_whose_reply_is_lost_learns_that_the_file_is_its_own(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        link, uri = os.link, URI(f"{tmp_path}/file")
+
+        def answer_twice(source: Path, target: URI) -> None:  # as NFS does
+            link(source, target)
+            raise FileExistsError
+
+        monkeypatch.setattr(os, "link", answer_twice)
+        files.put(uri, b"ours", mode="create")
+        with pytest.raises(FileExistsError):
+            files.put(uri, b"ours", mode="create")
+        assert os.listdir(tmp_path) == ["file"]
+
     def test_listing_split_by_a_stop_misses_no_file_that_is_older_than_one_it_found(self, tmp_path: Path) -> None:
         program = (
             "import sys; from storage import files; from storage.uri import URI\n"
@@ -248,6 +264,22 @@ class TestAccess:
             os.chmod(folder, 0o000)
             with without_privileges(), pytest.raises(ValueError, match="--storage: cannot .*: Permission denied"):
                 check(Root(folder))
+
+    @pytest.mark.parametrize(
+        ("call", "number", "feature"), [("link", errno.EPERM, "hard links"), ("fsync", errno.EINVAL, "fsync")]
+    )
+    def test_file_system_is_refused_by_what_it_lacks_and_nothing_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, feature: str
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "chmod", refuse)
+        access.check_writable(Root(str(tmp_path)))
+        monkeypatch.setattr(os, call, refuse)
+        with pytest.raises(ValueError, match=f"write to {tmp_path}: its file system lacks {feature} .*; choose anoth"):
+            access.check_writable(Root(str(tmp_path)))
+        assert list(tmp_path.iterdir()) == []
 
     def test_folder_below_a_disk_that_is_not_mounted_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="--storage: cannot write to .*/nas/results: the folder above it does not"):

@@ -64,6 +64,12 @@ class TestCommit:
             results = list(pool.map(lambda note: commit(uri, file, note=note), range(8)))
         assert results == [manifest.load(uri)] * 8
 
+    def test_fixed_name_is_that_of_the_newest_attempt_and_of_none_after_the_commit(self, uri: DatasetURI) -> None:
+        _, file = (commits.write_file(uri, "index.html", content, fixed_name=True) for content in (b"older", b"newer"))
+        commit(uri, file)
+        assert file.path != commits.write_file(uri, "index.html", b"of a frozen writer", fixed_name=True).path
+        assert file.path == "index.html" and manifest.read_file(uri, file) == b"newer"
+
     def test_file_without_a_suffix_gets_its_digest_too(self, uri: DatasetURI) -> None:
         file = commits.write_file(uri, "folder.d/weights", b"content")
         assert file.path == f"folder.d/weights-{file.sha256[: manifest.DIGEST_LENGTH]}"
