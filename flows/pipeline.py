@@ -1,6 +1,7 @@
 """The flow `mnist` and its siblings, from images to a promoted model and its report; also their command line."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ if __name__ == "__main__":
 from prefect import Flow, flow
 from prefect.runtime import flow_run
 
+from flows.cli.app import described
 from flows.cli.options import RunOptions
 from flows.cli.preflight import check_and_plan
 from tasks.download import download
@@ -38,6 +40,7 @@ from tasks.train import train
 
 
 @flow(name="mnist", **flow_options)
+@partial(described, RunOptions)
 def mnist(
     recipe: str | None = None,
     storage: str | None = None,
@@ -52,47 +55,11 @@ def mnist(
     stage_timeout: str = "24h",
     stall_timeout: str = "10m",
 ) -> Any:
-    """Train a model, evaluate it and promote it if it passes the gate; existing results are reused.
-
-    Args:
-        recipe: Model and source, such as mnist-resnet18, or path.py:function or folder:function on the worker; empty:
-            that of the flow's source, for your own images images-finetune.
-        storage: Storage root for all results: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or
-            ./data.
-        mirror: Mirrors to try before the source's own: http(s) addresses or folders.
-        data: A folder or s3://bucket/prefix of images (`train/<class>/*.png` and `test/<class>/*.png`, or only
-            `<class>/*.png`) or of Parquet, or the URI of an existing raw dataset; empty: download the recipe's data
-            set.
-        workers: Number of training workers; empty: one per GPU, at most one for each 64 rows of batch_size, without
-            GPUs one, or on a cluster one per node; 0: the flow's own process, without Ray.
-        cores: Number of the machine's cores to use, leaving the rest to other runs; not with RAY_ADDRESS; empty: all,
-            with runs taking turns.
-        settings: Fields of the recipe to change, such as {"epochs": 5}.
-        register_as: The registered model whose champion the new model competes with; empty: named after the data
-            set, or after the location of your own data.
-        judge_only: Record the decision, but keep the current champion in any case, as a backfill does.
-        refresh: Recompute everything, even if results exist.
-        stage_timeout: Abort a stage that takes longer, such as 30s, 10m, 2h or 1d.
-        stall_timeout: Restart a training worker that makes no progress for this long; also the longest wait for a
-            cluster to add nodes.
-    """
+    """Train a model, evaluate it and promote it if it passes the gate; existing results are reused."""
+    options = locals() | {"storage": storage or default_storage(), "mirror": mirror or [], "settings": settings or {}}
     try:
-        plan = check_and_plan(
-            RunOptions(
-                storage=storage or default_storage(),
-                recipe=recipe or default_recipe(data, flow=str(flow_run.flow_name)),
-                settings=settings or {},  # type: ignore[arg-type]  # typed as text: field=value
-                workers=workers,
-                cores=cores,
-                data=data,
-                mirror=mirror or [],
-                register_as=register_as,
-                judge_only=judge_only,
-                refresh=refresh,
-                stage_timeout=stage_timeout,
-                stall_timeout=stall_timeout,
-            )
-        )
+        options["recipe"] = recipe or default_recipe(data, flow=str(flow_run.flow_name))
+        plan = check_and_plan(RunOptions(**options))
     except ValueError as error:
         return refused(error)
     return run(plan)

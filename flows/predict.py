@@ -1,6 +1,7 @@
 """The flow for batch prediction: apply a model, or the champion, to a dataset; also its command line."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ if __name__ == "__main__":
 
 from prefect import Flow, flow
 
+from flows.cli.app import described
 from flows.cli.options import PredictOptions
 from flows.cli.preflight import check_prediction
 from tasks.ingest import ingest
@@ -29,6 +31,7 @@ from tasks.runners.session import session
 
 
 @flow(name="predict", **flow_options)
+@partial(described, PredictOptions)
 def predict(
     data: str,
     model: str = "champion",
@@ -39,36 +42,10 @@ def predict(
     cores: int | None = None,
     stage_timeout: str = "24h",
 ) -> Any:
-    """Predict every row of a dataset, or every image of a folder, exactly once; existing predictions are reused.
-
-    Args:
-        data: URI of a dataset, raw or prepared; or new images: a flat or nested folder, a file, or
-            s3://bucket/prefix, with images or Parquet, with or without labels. They are resized as in training.
-        model: URI of a checkpoint, or champion: that of the dataset's source (champion:NAME: that of another
-            registered model); for new images that of their folder, else the only one, or the only one trained on own
-            images.
-        storage: Storage root with the registry and the results; empty: the worker's $PIPELINE_STORAGE or ./data.
-        split: Only this split of a dataset; empty: all.
-        min_confidence: Leave the class empty where its probability is lower, such as 0.92; empty: every row gets one.
-        workers: Number of processes that predict; empty: one per GPU, without GPUs one, or on a cluster one per node;
-            0: the flow's own process, without Ray.
-        cores: Number of the machine's cores to use, leaving the rest to other runs; not with RAY_ADDRESS; empty: all,
-            with runs taking turns.
-        stage_timeout: Abort if the prediction takes longer, such as 30s, 10m, 2h or 1d.
-    """
+    """Predict every row of a dataset, or every image of a folder, exactly once; existing predictions are reused."""
+    options = locals() | {"storage": storage or default_storage()}
     try:
-        request = check_prediction(
-            PredictOptions(
-                storage=storage or default_storage(),
-                model=model,
-                data=data,
-                split=split,
-                min_confidence=min_confidence,
-                workers=workers,
-                cores=cores,
-                stage_timeout=stage_timeout,
-            )
-        )
+        request = check_prediction(PredictOptions(**options))
     except ValueError as error:
         return refused(error)
     return run(request)

@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 
@@ -22,6 +22,7 @@ from flows.cli.options import (
     PredictOptions,
     RunOptions,
     StorageOptions,
+    parameter_names,
 )
 from storage import exits
 from tasks.jobs import dashboard
@@ -29,6 +30,7 @@ from tasks.jobs import dashboard
 _SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
 """Files in `flows/` that are single commands."""
 _Options = TypeVar("_Options", bound=StorageOptions)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 STARTING = "starting: checking the request ..."
 """First line of a run: the imports and checks that follow it take seconds."""
 
@@ -67,6 +69,14 @@ def taking(options: type[_Options], function: Callable[[_Options], Any]) -> Call
     command.__annotations__ = get_type_hints(options, include_extras=True)
     del command.__wrapped__  # type: ignore[attr-defined]
     return command
+
+
+def described(options: type[FlowOptions], function: _Function) -> _Function:
+    """Describe the parameters of a flow's `function` in its docstring as `options` does, for the UI; return it."""
+    hints = get_type_hints(options, include_extras=True)
+    helps = [f"    {name}: {get_args(hints[name])[1].help}" for name in parameter_names(options)]
+    function.__doc__ = "\n".join([f"{function.__doc__}\n\nArgs:", *helps])
+    return function
 
 
 @_command("""

@@ -80,7 +80,7 @@ class RecipeOptions(FlowOptions):
         typer.Option(
             metavar="NAME",
             help="the model to train and its source: a name, path.py:function or folder:function (default: "
-            "mnist-sample-resnet18, or images-finetune with your own images)",
+            "images-finetune with your own images, else mnist-sample-resnet18, or that of the deployment's flow)",
         ),
     ] = None
     settings: Annotated[
@@ -89,7 +89,7 @@ class RecipeOptions(FlowOptions):
             "--set",
             metavar="field=value",
             help="change a field of the recipe (docs/cli.md lists them), such as epochs=5, precision=fp32 or "
-            "learning_rate=1e-3; repeatable (default: the recipe's values)",
+            "learning_rate=1e-3; repeatable; in a deployment {epochs: 5} (default: the recipe's values)",
         ),
     ] = NONE
     stall_timeout: Annotated[
