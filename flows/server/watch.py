@@ -7,10 +7,11 @@ server for several machines, keep `data-to-model watch` running on one of them.
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -26,12 +27,12 @@ from storage import terminal
 
 LOOK_S = 10.0
 """Seconds between two looks at the runs."""
-SILENCE = timedelta(seconds=90)
-"""Time without a heartbeat after which a run counts as dead: three heartbeats of 30 s, as Prefect advises."""
-PAUSE = timedelta(seconds=30)
-"""Time from a crash to the restart: the worker may report a crash twice, and the user may want to cancel."""
-START_LIMIT = timedelta(seconds=900)
-"""Time after which a run that has not started counts as dead: longer than Kubernetes may take to start its pod."""
+SILENCE_S = 90.0
+"""Seconds without a heartbeat after which a run counts as dead: three heartbeats of 30 s, as Prefect advises."""
+PAUSE_S = 30.0
+"""Seconds from a crash to the restart: the worker may report a crash twice, and the user may want to cancel."""
+START_LIMIT_S = 900.0
+"""Seconds after which a run that has not started counts as dead: longer than Kubernetes may take to start its pod."""
 OLD = timedelta(days=1)
 """Age from which a crash is left alone: nobody waits for that run any more."""
 MAX_RESTARTS = 3
@@ -39,7 +40,7 @@ GIVEN_UP = "GivenUp"
 """Final state, of type CRASHED, of a run that crashed again after its last restart."""
 
 _RESTARTED = "restarted after a crash"
-_SILENT = f"no heartbeat for {SILENCE.total_seconds():.0f} s"
+_SILENT = f"no heartbeat for {SILENCE_S:.0f} s"
 
 
 def main() -> int:
@@ -56,39 +57,41 @@ def main() -> int:
 
 
 class Watch:
-    """Looks at the runs of the server at PREFECT_API_URL, again and again."""
+    """Looks at the runs of the server at PREFECT_API_URL, again and again.
 
-    def __init__(self) -> None:
-        self._answered_since: datetime | None = None
-        """Since when the server has answered every look; heartbeats before that may have been lost with it."""
+    It compares no clocks of machines: `clock`, in seconds, measures how long nothing new of a run reaches the server.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._signs: dict[UUID, tuple[tuple[UUID, int], float]] = {}
+        """State and number of heartbeats of each run, and the time at which it counts as dead if neither changes."""
 
     def look(self) -> Iterator[str]:
         """Look once at all runs; yield a line for each change, or if the server does not answer."""
         try:
             with get_client(sync_client=True) as client:
-                runs = _unfinished_runs(client)
-                self._answered_since = self._answered_since or datetime.now(UTC)
-                for run in runs:
+                for run in _unfinished_runs(client):
                     if state := self._new_state(client, run):
                         yield from _set_state(client, run, state)
         except (httpx.HTTPError, PrefectException) as error:
-            self._answered_since = None
+            self._signs.clear()  # heartbeats may have been lost with the server
             yield f"cannot read the server's runs; trying again: {type(error).__name__}: {error}"
 
     def _new_state(self, client: SyncPrefectClient, run: FlowRun) -> State[Any] | None:
         """Return the state that a run without a process gets; None for any other run."""
-        assert run.state is not None and self._answered_since is not None
-        now = datetime.now(UTC)
-        age = now - run.state.timestamp
-        if run.state.type == StateType.PENDING:
-            return _restarted(client, run) if age > START_LIMIT else None
-        if str(run.id) in _with_processes():
+        assert run.state is not None
+        sign = (run.state.id, count_heartbeats(client, run))
+        earlier, deadline = self._signs.get(run.id, (None, 0.0))
+        if sign != earlier:
+            has_crashed = run.state.is_crashed() and not (earlier and earlier[0] == run.state.id)
+            silence_s = START_LIMIT_S if run.state.is_pending() else PAUSE_S if has_crashed else SILENCE_S
+            deadline = self._clock() + silence_s
+            self._signs[run.id] = sign, deadline
+        if self._clock() < deadline or str(run.id) in _with_processes():
             return None
-        if run.state.type == StateType.CRASHED:
-            is_dead = age > PAUSE and not has_heartbeat(client, run, since=run.state.timestamp)
-            return _restarted(client, run) if is_dead else None
-        if min(age, now - self._answered_since) < SILENCE or has_heartbeat(client, run, since=now - SILENCE):
-            return None
+        if run.state.is_pending() or run.state.is_crashed():
+            return _restarted(client, run)
         return _cancelled() if run.state.is_cancelling() else Crashed(message=_SILENT)
 
 
@@ -96,8 +99,7 @@ def release(client: SyncPrefectClient, *, worker: str) -> Iterator[str]:
     """Return the runs that ended with `worker`, which a person stopped, to the queue; this counts as no restart."""
     for run in _unfinished_runs(client):
         assert run.state is not None
-        is_older = run.state.is_crashed() and datetime.now(UTC) - run.state.timestamp > SILENCE
-        if run.labels.get("prefect.worker.name") == worker and not is_older:
+        if run.labels.get("prefect.worker.name") == worker:
             state = _cancelled() if run.state.is_cancelling() else AwaitingRetry(message="the worker was stopped")
             yield from _set_state(client, run, state)
 
@@ -134,14 +136,16 @@ def _cancelled() -> State[Any]:
     return Cancelled(message="its process ended while the run was being cancelled")
 
 
-def has_heartbeat(client: SyncPrefectClient, run: FlowRun, *, since: datetime) -> bool:
-    """Return whether the server has stored a heartbeat of `run` since then."""
+def count_heartbeats(client: SyncPrefectClient, run: FlowRun) -> int:
+    """Return how many heartbeats of `run` the server has stored, whatever time the run's machine gave them."""
     heartbeats = EventFilter(
-        occurred=EventOccurredFilter.model_validate({"since": since}),
+        occurred=EventOccurredFilter.model_validate(
+            {"since": datetime(2000, 1, 1, tzinfo=UTC), "until": datetime.max.replace(tzinfo=UTC)}
+        ),
         event=EventNameFilter(name=["prefect.flow-run.heartbeat"]),
         resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]),
     )
-    return bool(client.read_events(filter=heartbeats, limit=1).events)
+    return client.read_events(filter=heartbeats, limit=1).total
 
 
 def _with_processes() -> set[str]:

@@ -1,7 +1,8 @@
 """Runs whose process has died are marked as crashed, restarted at most three times, and given up; live ones are not."""
 
+import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,17 +17,17 @@ from flows.server import watch
 from tests.runs import await_that
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
-_LATER = timedelta(minutes=20)
+_LATER_S = 20 * 60.0
 
 
-class Later(datetime):
-    """A clock that is ahead of the server's, so that all that the server knows is old."""
+class Clock:
+    """A clock that the test moves: the watch's own."""
 
-    ahead = _LATER
+    def __init__(self) -> None:
+        self.now_s = 0.0
 
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> "Later":
-        return cls.fromtimestamp((datetime.now(tz) + cls.ahead).timestamp(), tz)
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @flow
@@ -54,13 +55,14 @@ class Server:
     def set_state(self, run: FlowRun, state: State[Any]) -> None:
         self.client.set_flow_run_state(run.id, state, force=True)
 
-    def send_heartbeat(self, run: FlowRun) -> None:
-        """Send a heartbeat of `run`; return once the server has stored it."""
-        since = datetime.now(UTC)
-        event: dict[str, Any] = {"id": str(run.id), "event": "prefect.flow-run.heartbeat"}
-        event |= {"occurred": since.isoformat(), "resource": {"prefect.resource.id": f"prefect.flow-run.{run.id}"}}
+    def send_heartbeat(self, run: FlowRun, *, clock_ahead_s: float = 0) -> None:
+        """Send a heartbeat from a machine whose clock is ahead; return once the server has stored it."""
+        stored = watch.count_heartbeats(self.client, run)
+        occurred = datetime.now(UTC) + timedelta(seconds=clock_ahead_s)
+        event: dict[str, Any] = {"id": str(uuid.uuid4()), "event": "prefect.flow-run.heartbeat"}
+        event |= {"occurred": occurred.isoformat(), "resource": {"prefect.resource.id": f"prefect.flow-run.{run.id}"}}
         self.client.request("POST", "/events", json=[event])
-        await_that(lambda: watch.has_heartbeat(self.client, run, since=since), limit_s=60)
+        await_that(lambda: watch.count_heartbeats(self.client, run) > stored, limit_s=60)
 
     def name(self, run: FlowRun) -> str:
         state = self.client.read_flow_run(run.id).state
@@ -75,57 +77,69 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def watching(monkeypatch: pytest.MonkeyPatch) -> watch.Watch:
-    """A watch whose server has answered for long enough."""
-    watching = watch.Watch()
-    list(watching.look())
-    monkeypatch.setattr(watch, "datetime", Later)
-    return watching
+def clock() -> Clock:
+    return Clock()
 
 
-def test_silent_run_crashes_with_its_task_runs_and_a_cancelled_one_ends(server: Server, watching: watch.Watch) -> None:
+def look_later(watching: watch.Watch, clock: Clock, seconds: float = _LATER_S) -> list[str]:
+    """Look at the runs now and after `seconds` without a sign of life."""
+    lines = list(watching.look())
+    clock.now_s += seconds
+    return lines + list(watching.look())
+
+
+def test_silent_run_crashes_with_its_task_runs_and_a_cancelled_one_ends(server: Server, clock: Clock) -> None:
     silent, cancelling = server.run(Running()), server.run(Cancelling())
     states: dict[str, State[Any]] = {"over": Completed(), "dead": Running()}
     task_runs = {
         name: server.client.create_task_run(_task, silent.id, name, state=state).id for name, state in states.items()
     }
-    list(watching.look())
+    look_later(watch.Watch(clock), clock)
     assert [server.name(run) for run in (silent, cancelling)] == ["Crashed", "Cancelled"]
     after = {name: server.client.read_task_run(task_run).state.name for name, task_run in task_runs.items()}
     assert after == {"over": "Completed", "dead": "Crashed"}
 
 
-def test_no_run_is_silent_because_the_server_was_away(server: Server, watching: watch.Watch) -> None:
-    run = server.run(Running())
+@pytest.mark.parametrize("ahead_s", [-150.0, 0.0, 3600.0])
+def test_no_run_is_silent_because_its_machine_has_another_time(server: Server, clock: Clock, ahead_s: float) -> None:
+    run, watching = server.run(Running()), watch.Watch(clock)
+    for _ in range(3):
+        server.send_heartbeat(run, clock_ahead_s=ahead_s)
+        look_later(watching, clock, watch.SILENCE_S - 1)
+    assert server.name(run) == "Running"
+    look_later(watching, clock)
+    assert server.name(run) == "Crashed"
+
+
+def test_no_run_is_silent_because_the_server_was_away(server: Server, clock: Clock) -> None:
+    run, watching = server.run(Running()), watch.Watch(clock)
+    list(watching.look())
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         (line,) = watching.look()
     assert line.startswith("cannot read the server's runs; trying again: ")
+    clock.now_s += _LATER_S
     list(watching.look())
     assert server.name(run) == "Running"
 
 
-def test_crashed_run_is_restarted_three_times_unless_it_is_alive_after_all(
-    server: Server, watching: watch.Watch
-) -> None:
-    run, alive = server.run(Crashed()), server.run(Crashed())
-    server.send_heartbeat(alive)
+def test_crashed_run_is_restarted_three_times_unless_it_is_alive_after_all(server: Server, clock: Clock) -> None:
+    run, alive, watching = server.run(Crashed()), server.run(Crashed()), watch.Watch(clock)
     names = []
     for _ in range(watch.MAX_RESTARTS + 1):
         server.set_state(run, Crashed())
         list(watching.look())
+        server.send_heartbeat(alive)
+        look_later(watching, clock, watch.PAUSE_S + 1)
         names.append(server.name(run))
     assert names == ["AwaitingRetry"] * watch.MAX_RESTARTS + [watch.GIVEN_UP]
-    list(watching.look())
-    assert (server.name(run), server.name(alive)) == (watch.GIVEN_UP, "Crashed")
+    assert server.name(alive) == "Crashed"
+    look_later(watching, clock)
+    assert (server.name(run), server.name(alive)) == (watch.GIVEN_UP, "AwaitingRetry")
 
 
-def test_run_that_does_not_start_is_queued_again_after_a_while(
-    server: Server, watching: watch.Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = server.run(State[Any](type=StateType.PENDING))
-    with monkeypatch.context() as earlier:
-        earlier.setattr(Later, "ahead", timedelta(minutes=10))  # a pod that pulls its image
-        list(watching.look())
+def test_run_that_does_not_start_is_queued_again_after_a_while(server: Server, clock: Clock) -> None:
+    run, watching = server.run(State[Any](type=StateType.PENDING)), watch.Watch(clock)
+    look_later(watching, clock, 10 * 60)  # a pod that pulls its image
     assert server.name(run) == "Pending"
-    list(watching.look())
+    look_later(watching, clock)
     assert server.name(run) == "AwaitingRetry"
