@@ -22,8 +22,10 @@ def check_readable(uri: URI, *, option: str = "--storage") -> None:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(uri))
 
 
-def check_writable(root: Root) -> None:
+def check_writable(root: Root) -> float:
     """Check that files can be created below `root` and that none can be created twice; leaves only the folder itself.
+
+    Returns the time by the storage's clock: seconds since 1970.
 
     Raises `ValueError` naming `--storage`, the problem and the next step; within 10 s if the server does not answer.
     """
@@ -39,7 +41,7 @@ def check_writable(root: Root) -> None:
             files.put(probe, b"first", mode="create")
             files.put(probe, b"second", mode="create")
         except FileExistsError:  # every commit relies on this refusal
-            return
+            return files.entry(probe).modified
         finally:
             files.remove(probe)
     reason = "it allows creating an existing file again"

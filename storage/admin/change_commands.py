@@ -1,5 +1,7 @@
 """Commands on registered models: history, promote, rollback; and gc."""
 
+import datetime
+import time
 from typing import Annotated
 
 import typer
@@ -13,6 +15,9 @@ from storage.terminal import count
 from storage.uri import CheckpointURI, check_name
 
 __all__ = ["app"]
+
+_MOST_SKEW_S = 300
+"""Seconds that this machine's clock and the storage's may differ: gc judges by age."""
 
 
 @command
@@ -133,11 +138,14 @@ def gc(
       data-to-model gc --keep-days 90 --dry-run
     """
     root = existing_root(storage)
-    if not dry_run:
-        access.check_writable(root)
+    now = access.check_writable(root)
+    if abs(ahead_s := time.time() - now) > _MOST_SKEW_S:
+        skew = datetime.timedelta(seconds=round(abs(ahead_s)))
+        side = "ahead of" if ahead_s > 0 else "behind"
+        raise ValueError(f"--storage: this machine's clock is {skew} {side} that of {root}; set it, then run gc again")
     num_items = num_bytes = 0
     try:
-        garbage = Garbage(root, keep_days=keep_days)
+        garbage = Garbage(root, keep_days=keep_days, now=now)
         removals = garbage.find()
         for removal in removals if dry_run else garbage.remove(removals):
             verb = "would delete" if dry_run else "deleted"

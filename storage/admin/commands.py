@@ -156,7 +156,8 @@ def verify(
     Prints one line per damaged file; the exit code is then 1. Without a URI all committed
     results are checked, and that the decisions in the registry are unchanged. With --deep also
     checks that each parent still has the bytes that a result was made from; they can differ if
-    a parent was deleted and made again.
+    a parent was deleted and made again. A parent below another root that does not exist any
+    more is named, too: gc of that root does not know of it.
 
     Example:
       data-to-model verify --deep data/checkpoints/mnist-resnet18-21ce53ad4667
@@ -179,7 +180,7 @@ def verify(
                 damaged.append(f"{champion}, the champion of {name}, is not committed; restore it, or promote another")
     sizes = [file.size for folder in folders if folder.manifest for file in folder.manifest.files]
     for folder in folders:
-        damaged += checks.of_folder(folder, deep=deep)
+        damaged += [*checks.of_folder(folder, deep=deep), *checks.of_lost_parents(folder)]
     show_lines(damaged)
     what = f"{count(len(folders), 'result')}, {count(len(sizes), 'file')}, {format.size(sum(sizes))}"
     sound = "all files match their checksums" if deep else "all files present, sizes match"

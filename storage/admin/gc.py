@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 
 from storage import champions, files, manifest, uses
@@ -39,12 +38,12 @@ class Garbage:
     markers name, younger results, and the ancestors of all these.
 
     Raises `Damaged` if that cannot be determined because a decision of the registry, a manifest, a use marker or a
-    folder cannot be read, or a champion is missing. `now` is the time in seconds since 1970.
+    folder cannot be read, or a champion is missing. `now` is the time by the storage's clock: seconds since 1970.
     """
 
-    def __init__(self, root: Root, *, keep_days: int, now: float | None = None) -> None:
+    def __init__(self, root: Root, *, keep_days: int, now: float) -> None:
         self._root = root
-        self._now = time.time() if now is None else now
+        self._now = now
         self._keep_s = keep_days * _DAY_S
         self._folders = catalog.read_folders(catalog.list_folders(root))
         self._committed: dict[str, Folder] = {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from storage import manifest
+from storage import manifest, reference
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged
 
@@ -18,6 +18,14 @@ def of_folder(folder: Folder, *, deep: bool) -> Iterator[str]:
         yield from manifest.damages(folder.uri, folder.manifest, folder.entries, deep=deep)
     if deep:
         yield from of_parents(folder)
+
+
+def of_lost_parents(folder: Folder) -> Iterator[str]:
+    """Yield a sentence for every parent below another root, whose gc knows nothing of `folder`, that is gone."""
+    root = reference.root_of(folder.uri)
+    for parent in folder.parents.values():
+        if reference.of(parent, root=root) == parent and not manifest.is_committed(parent):
+            yield f"{parent}, of which {folder.uri} was made, is gone, perhaps by gc of its root; restore it"
 
 
 def of_parents(folder: Folder) -> Iterator[str]:

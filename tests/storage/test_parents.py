@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import champions, commits, files, manifest, registry
+from storage import champions, commits, files, manifest, reference, registry
 from storage.__main__ import main
 from storage.admin import catalog, lineage, verify
 from storage.admin.gc import Garbage
@@ -44,13 +44,20 @@ def test_all_of_a_root_is_found_where_it_was_moved_to(root: Root) -> None:
     assert manifest.find(first.raw) and lineage.of(first.report, "report").is_sound
 
 
-def test_parent_below_another_root_keeps_its_uri_and_has_its_digest(root: Root) -> None:
+def test_parent_below_another_root_keeps_its_uri_and_has_its_digest(
+    root: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw = results.commit(Root(root.child("other")), "raw", "model")
     prepared = results.commit(Root(root.child("own")), "prepared", "model", raw=raw)
     made = manifest.load(prepared)
     said = json.loads(files.read(prepared.child(manifest.NAME)))["parents"]["raw"]
     assert (said["uri"], said["digest"]) == (raw, manifest.load(raw).digest)
     assert made.parent("raw", of=prepared) == raw
+    verify = ["verify", "--storage", reference.root_of(prepared)]
+    assert main(verify) == 0
+    files.remove(raw)
+    assert main(verify) == 1
+    assert f"{raw}, of which {prepared} was made, is gone, perhaps by gc of its root" in capsys.readouterr().out
 
 
 class TestOtherBytes:
