@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tasks.resources.scaling import Workers
+from tasks.resources.scaling import Workers, cores_here
 
 _chosen: int | None = None
 """Number of cores that runs of this process use without a cluster; None: all cores available to it."""
@@ -28,7 +28,7 @@ def cores_asked(workers: Workers) -> int:
     """Return the requested number of cores, 0 for all; it sets the number of threads, which affects the weights."""
     if _chosen is None:
         return 0
-    most = len(os.sched_getaffinity(0))
+    most = cores_here()
     if not 1 <= _chosen <= most:
         raise ValueError(f"--cores must be 1 to {most} on this machine, got {_chosen}")
     if os.environ.get("RAY_ADDRESS") and workers != 0:
@@ -38,7 +38,7 @@ def cores_asked(workers: Workers) -> int:
 
 def cores() -> int:
     """Return the number of cores that a run without a cluster uses."""
-    return cores_asked(0) or len(os.sched_getaffinity(0))
+    return cores_asked(0) or cores_here()
 
 
 def gpus(env: Mapping[str, str] = os.environ) -> list[str]:

@@ -1,11 +1,13 @@
 """Number and size of a job's workers: as asked for, or as the cluster allows."""
 
+import contextlib
 import dataclasses
 import math
 import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 from storage.terminal import count
@@ -17,6 +19,11 @@ Resources = Mapping[str, float]
 Workers = int | None
 """Workers as asked for: a number (0: without Ray), None for auto."""
 
+_CGROUP_LIMITS = [
+    ["/sys/fs/cgroup/cpu.max"],
+    ["/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"],
+]
+"""Files in which version 2, or 1, of cgroups says how long a container may compute in each period of time."""
 _ACCELERATOR = "accelerator_type:"
 """Start of the name of the resource by which Ray knows a node's kind of GPU."""
 _MOST_CPUS_BESIDE_A_GPU = 4.0
@@ -226,13 +233,23 @@ def _share_beside_gpus(nodes: Sequence[Resources]) -> float:
     return float(math.floor(share) if share >= 1 else math.floor(share * 100) / 100)
 
 
+def cores_here() -> int:
+    """Return the cores of this machine that this process may use, at most a container's limit, rounded up."""
+    cores = len(os.sched_getaffinity(0))
+    for names in _CGROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # another version; or no limit, which is `max` or -1
+            quota_us, period_us = map(int, " ".join(Path(name).read_text() for name in names).split())
+            cores = min(cores, math.ceil(quota_us / period_us)) if quota_us > 0 else cores
+    return cores
+
+
 def threads_here(most: int, *, sharing: int) -> int:
     """Return the threads of one of `sharing` workers on this machine: `most`, or fewer if its share of cores is less.
 
     A node may count more CPUs than it has cores, and more threads than cores make a step many times slower (measured
     on two cores with four threads: 5 s instead of 0.2 s, since waiting OpenMP threads keep the cores busy).
     """
-    return max(1, min(most, len(os.sched_getaffinity(0)) // sharing))
+    return max(1, min(most, cores_here() // sharing))
 
 
 def needs_of(recipe: Recipe) -> Needs:

@@ -1,9 +1,11 @@
 """How many workers a job gets on clusters of several shapes."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+from tasks.resources import machine, scaling
 from tasks.resources.scaling import Needs, Resources, Workers, bundles, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
@@ -94,6 +96,18 @@ def test_threads_never_exceed_the_cores_even_where_a_node_counts_more_cpus_than_
     cores = len(os.sched_getaffinity(0))
     assert [threads_here(4 * cores, sharing=sharing) for sharing in (1, cores)] == [cores, 1]
     assert threads_here(1, sharing=1) == 1
+
+
+@pytest.mark.parametrize(("contents", "cores"), [(["150000 100000"], 2), (["50000", "100000"], 1), (["max 100000"], 4)])
+def test_cpu_limit_of_a_container_counts_as_cores(
+    contents: list[str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = [tmp_path / str(number) for number in range(len(contents))]
+    for limit, content in zip(limits, contents, strict=True):
+        limit.write_text(f"{content}\n")
+    monkeypatch.setattr(scaling, "_CGROUP_LIMITS", [["/no/such/file"], limits])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    assert machine.cores() == threads_here(64, sharing=1) == cores
 
 
 @pytest.mark.parametrize(

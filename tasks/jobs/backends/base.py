@@ -1,6 +1,5 @@
 """Backend that processes a stage's rows in this process, where a debugger reaches it; `ray` distributes them."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from storage.manifest import File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
 from tasks.jobs.spec import PredictSpec, TrainSpec
-from tasks.resources import machine
+from tasks.resources import machine, scaling
 
 _MOST_THREADS = 16
 """Most items to work on at once, each of which may hold a part of 64 MiB of pixels."""
@@ -55,7 +54,7 @@ class StageBackend:
         if len(items) == 1:  # in this thread: a deadline can interrupt it even while it writes
             yield function(items[0], **keywords)
             return
-        threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        threads = min(_MOST_THREADS, scaling.cores_here())
         yield from dataset_parts.in_threads(lambda item: function(item, **keywords), items, threads=threads)
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
@@ -63,7 +62,7 @@ class StageBackend:
 
         Instances are made by `worker(spec=, threads=, sharing=, device=)`; on `cuda` each has a GPU to itself.
         """
-        device, threads = machine.device(spec.needs.device), spec.threads or os.cpu_count()
+        device, threads = machine.device(spec.needs.device), spec.threads or scaling.cores_here()
         only = worker(spec=spec.model_dump_json(), threads=threads, sharing=1, device=device)
         for item in items:
             yield only.part(**item)

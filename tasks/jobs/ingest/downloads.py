@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import IngestSpec
 from tasks.learning import images, sources
 from tasks.learning.sources import Source, Split
+from tasks.resources import scaling
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
@@ -73,7 +73,7 @@ def write_split(source: Source, uri: DatasetURI, split: Split) -> list[File]:
         )
 
     listed = []
-    contents = dataset_parts.in_threads(encoded, bounds, threads=os.cpu_count() or 1)
+    contents = dataset_parts.in_threads(encoded, bounds, threads=scaling.cores_here())
     for index, ((start, stop), content) in enumerate(zip(bounds, contents, strict=True)):
         listed.append(tables.write_encoded(uri, content, rows=stop - start, split=split.name, index=index))
         fraction = len(listed) / len(bounds) / 2

@@ -1,7 +1,6 @@
 """Training without Ray, in this process: the same steps and the same kind of checkpoints as with one worker."""
 
 import functools
-import os
 import time
 
 from storage import files, manifest
@@ -29,7 +28,7 @@ def run(spec: TrainSpec) -> None:
         rank=0,
         world_size=1,
         device=device,
-        threads=scaling.threads_here(spec.threads or os.cpu_count() or 1, sharing=1),
+        threads=scaling.threads_here(spec.threads or scaling.cores_here(), sharing=1),
         prepare=lambda batches: (to_device(device, batch) for batch in batches),
         report=functools.partial(keep_newest_and_best, every=spec.recipe.training.checkpoint_every),
         loader=loader,
