@@ -1,17 +1,16 @@
-"""Download of a source's files from its mirrors, with torchvision's download code and with checksums."""
+"""Download of a source's files from its mirrors, with checksums."""
 
-import contextlib
 import functools
 import gzip
 import hashlib
 import io
 import os
 import shutil
-import socket
+import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -26,8 +25,12 @@ from tasks.learning.sources import Download, SourceFile, is_public
 
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
-_PIECE_BYTES = 2**20  # bytes held in memory at a time while unpacking
+_PIECE_BYTES = 2**20  # bytes held in memory at a time
 _STALL_S = 30  # seconds without data after which a connection is given up
+_TRICKLE_S, _LEAST_BYTES = 60, 2**16
+"""A connection is given up, too, if it brings less than so many bytes in so many seconds."""
+_USER_AGENT = "pytorch/vision"
+"""As torchvision calls itself: some mirrors refuse Python's own."""
 
 
 class DownloadFailed(RuntimeError):
@@ -125,27 +128,32 @@ def _web_address(mirror: str) -> str:
 def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
     """Download once; delete the file if one of its checksums is wrong."""
     path = folder / file.name
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.ExitStack() as undo:
-        undo.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
-        socket.setdefaulttimeout(_STALL_S)  # torchvision sets none
-        if url.startswith("file:"):
-            shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
-        elif url.startswith("s3:"):
-            with path.open("wb") as copy:
-                copy.writelines(files.pieces(URI(url)))
-        else:
-            from torchvision.datasets.utils import download_url
-
-            if not file.md5:  # torchvision would take the rest of an earlier try for the file
-                path.unlink(missing_ok=True)
-            # torchvision's RuntimeError does not name the checksum it found; the check below does, for both kinds.
-            with contextlib.suppress(RuntimeError):
-                download_url(url, str(folder), filename=file.name, md5=file.md5 or None)
+    if url.startswith("file:"):
+        shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
+    else:
+        with path.open("wb") as copy:
+            copy.writelines(files.pieces(URI(url)) if url.startswith("s3:") else _pieces(url))
     for algorithm, expected in (("md5", file.md5), ("sha256", file.sha256)):
         digest = _digest(path, algorithm)
         if not digest.startswith(expected):
             path.unlink(missing_ok=True)
             raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {digest}")
+
+
+def _pieces(url: str) -> Iterator[bytes]:
+    """Yield a file of the web; raises `TimeoutError` if it stalls or trickles, `ConnectionError` if it breaks off."""
+    request = urllib.request.Request(url, headers={"User-Agent": _USER_AGENT})
+    with urllib.request.urlopen(request, timeout=_STALL_S) as answer:
+        since, received = time.monotonic(), 0
+        while piece := answer.read1(_PIECE_BYTES):
+            yield piece
+            received += len(piece)
+            if (passed_s := time.monotonic() - since) > _TRICKLE_S:
+                if received < _LEAST_BYTES:
+                    raise TimeoutError(f"only {in_units(received)} came in {passed_s:.0f} s")
+                since, received = time.monotonic(), 0
+        if answer.length:
+            raise ConnectionError(f"it broke off {in_units(answer.length)} before the end")
 
 
 def _digest(path: Path, algorithm: str) -> str:
