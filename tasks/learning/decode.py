@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import io
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -19,6 +21,9 @@ _JPEG = ("JPEG", "MPO")
 _MODES = {1: "L", 3: "RGB"}
 _BITS = (8, 10, 12, 14, 16)
 """Possible bit depths of 16-bit gray images; the smallest one that holds an image's largest value is assumed."""
+_LARGE = 2**23
+"""Pixels from which a process decodes one image at a time: one takes up to 20 bytes a pixel."""
+_one_large = threading.Lock()
 _CAMERA_LENGTH = 60
 _JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")
 """Marker of a segment or of the end; neither a stuffed byte nor a restart marker, which stand among the pixels."""
@@ -45,25 +50,37 @@ class Decoded:
     """Maker and model of the camera, from the EXIF; empty if it has none."""
 
 
-def decoded(content: bytes, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
+def decoded(
+    content: bytes, size: int, channels: int, *, with_thumbnail: bool = False, max_megapixels: int | None = None
+) -> Decoded:
     """Decode the first frame in `content`, apply its EXIF orientation, and crop its centre to `size` pixels a side.
 
-    The table in docs/formats.md lists the conversion of each kind of pixels. Raises `Unreadable`.
+    The table in docs/formats.md lists the conversion of each kind of pixels. Raises `Unreadable`, also for an image of
+    more than `max_megapixels`.
     """
-    if not content:
-        raise Unreadable("empty file")
-    with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+    with _opened(content) as image:
         width, height = image.size
+        if max_megapixels and width * height > max_megapixels * 10**6:
+            limit = f"max_megapixels={max_megapixels}"
+            raise Unreadable(f"{width:,} x {height:,} pixels, more than {limit}; scale it down, or raise the limit")
         if image.format in _JPEG:
             if not _has_jpeg_end(content):
                 raise Unreadable("truncated")
             image.draft(_MODES[channels], (2 * size, 2 * size))  # a large image need not be decoded in full
-        flat = _flat(image)
-        pixels = ImageOps.fit(flat.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR).tobytes()
-        format_ = "JPEG" if image.format in _JPEG else image.format or ""
-        if not with_thumbnail:
-            return Decoded(pixels, width, height, format=format_)
-        return Decoded(pixels, width, height, thumbnails.of_image(flat), format_, _camera(image))
+        if image.width * image.height >= _LARGE:
+            with _one_large, ThreadPoolExecutor(1) as pool:  # the C library keeps what a thread frees for the next one
+                return pool.submit(_fitted, image, (width, height), size, channels, with_thumbnail).result()
+        return _fitted(image, (width, height), size, channels, with_thumbnail)
+
+
+def _fitted(
+    image: Image.Image, original_size: tuple[int, int], size: int, channels: int, with_thumbnail: bool
+) -> Decoded:
+    flat = _flat(image)
+    pixels = ImageOps.fit(flat.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR).tobytes()
+    format_ = "JPEG" if image.format in _JPEG else image.format or ""
+    facts = (thumbnails.of_image(flat), format_, _camera(image)) if with_thumbnail else (b"", format_)
+    return Decoded(pixels, *original_size, *facts)
 
 
 def _has_jpeg_end(content: bytes) -> bool:
@@ -78,16 +95,18 @@ def _has_jpeg_end(content: bytes) -> bool:
 
 def decode_uncropped(content: bytes, channels: int) -> Image.Image:
     """Decode as `decoded` does, but return the whole image at its own size, for a crop of it. Raises `Unreadable`."""
-    if not content:
-        raise Unreadable("empty file")
-    with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+    with _opened(content) as image:
         return _flat(image).convert(_MODES[channels])
 
 
 @contextlib.contextmanager
-def _unreadable() -> Iterator[None]:
+def _opened(content: bytes) -> Iterator[Image.Image]:
+    """Open an image without decoding it. Raises `Unreadable`, also for errors in the block."""
+    if not content:
+        raise Unreadable("empty file")
     try:
-        yield
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            yield image
     except UnidentifiedImageError:
         raise Unreadable(f"not an image in a supported format ({', '.join(_FORMATS)})") from None
     except (MemoryError, Permanent, Unreadable):  # of this process, such as the job's deadline; or named already

@@ -15,6 +15,8 @@ from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
 
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Share = Annotated[float, Field(ge=0, le=1)]
+MAX_MEGAPIXELS = 64
+"""Megapixels of the largest user images that are read, unless a recipe says otherwise."""
 _SMALLEST = 4
 """Pixels per side of the smallest images."""
 _Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -34,6 +36,8 @@ class Data:
     """User images: stored as pixels of `image_size`, or as unchanged files that are decoded in every epoch."""
     test_fraction: _Fraction = 0.2
     """User images in class folders without splits: share that becomes test rows."""
+    max_megapixels: int = Field(default=MAX_MEGAPIXELS, ge=1, le=178)
+    """User images: those with more million pixels are left out as unreadable."""
 
     def __post_init__(self) -> None:
         sources.check_known(self.source)
@@ -242,7 +246,8 @@ class Recipe:
     def ingest_parameters(self) -> dict[str, Any]:
         """Return what determines the raw dataset of user images, besides their files and their split."""
         data = dataclasses.asdict(self.data)
-        return {name: value for name, value in data.items() if name not in ("source", "test_fraction")}
+        usual = ["max_megapixels"] * (self.data.max_megapixels == MAX_MEGAPIXELS)
+        return {name: value for name, value in data.items() if name not in ("source", "test_fraction", *usual)}
 
     def preprocess_parameters(self) -> dict[str, Any]:
         """Return what determines the prepared dataset, besides the raw one."""

@@ -9,6 +9,7 @@ from storage import access, champions, files, kinds, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import images, user_code
+from tasks.learning.recipe import MAX_MEGAPIXELS
 from tasks.planning import model_check, user_images
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root, check_workers
@@ -127,7 +128,8 @@ def _new_images(
             f"--split applies to datasets, got {split!r} for new images; use their folder instead: {uri}/{split}"
         )
     user_images.check_apart(root, uri, option="--data")
-    model = manifest.load(checkpoint).statistics["model"]
+    statistics = manifest.load(checkpoint).statistics
+    model = statistics["model"]
     height, width, channels = model["image_shape"]
     if height != width:
         raise ValueError(
@@ -135,6 +137,8 @@ def _new_images(
         )
     new = user_images.find_new(URI(uri), classes=model["classes"])
     values = {"data": new.name, "ingest": user_images.VERSION, "classes": list(model["classes"])}
+    limit = statistics.get("recipe", {}).get("data", {}).get("max_megapixels", MAX_MEGAPIXELS)
+    values |= {"max_megapixels": limit} if limit != MAX_MEGAPIXELS else {}
     return new, values | {"image_size": height, "channels": channels}
 
 

@@ -158,6 +158,13 @@ def test_broken_image_raises_an_error_of_one_line(content: bytes) -> None:
     assert str(caught.value) and "\n" not in str(caught.value) and " at 0x" not in str(caught.value)
 
 
+def test_an_image_of_more_pixels_than_allowed_is_refused_before_it_is_decoded() -> None:
+    content = saved(Image.new("1", (1001, 1000)))
+    assert decoded(content, 8, 3, max_megapixels=2).width == 1001
+    with pytest.raises(Unreadable, match="^1,001 x 1,000 pixels, more than max_megapixels=1; scale it down, or raise"):
+        decoded(content[:60], 8, 3, max_megapixels=1)
+
+
 @pytest.mark.parametrize("error", [DeadlineExceeded("over"), MemoryError()])
 def test_what_is_not_the_images_fault_is_not_taken_for_a_broken_one(
     monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -21,6 +21,7 @@ from tasks.jobs.ingest.pieces import Piece
 from tasks.jobs.spec import IngestSpec, UserFile, read_digested, write_digested
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
+from tasks.learning.recipe import MAX_MEGAPIXELS
 
 COLUMNS = (*row_tables.SCHEMA.names, "unreadable")
 """What is known of each file, in the order in which pieces have it: as values without names, since there may be a
@@ -75,8 +76,9 @@ def decoded(content: bytes | None, spec: IngestSpec) -> tuple[Decoded | None, st
     if content is None:
         return None, "missing"
     size, _, channels = shape_of(spec)
+    limit = spec.parameters.get("max_megapixels", MAX_MEGAPIXELS)
     try:
-        image = decode.decoded(content, size, channels, with_thumbnail=not spec.is_new)
+        image = decode.decoded(content, size, channels, with_thumbnail=not spec.is_new, max_megapixels=limit)
     except decode.Unreadable as error:
         return None, str(error)
     return dataclasses.replace(image, pixels=content) if images.store_of(spec.parameters) == images.FILES else image, ""
