@@ -8,7 +8,7 @@ from tasks.audit import audit as find_suspects
 from tasks.auditing import rows
 from tasks.download import download
 from tasks.ingest import ingest
-from tasks.orchestration.prefect_options import flow_options
+from tasks.orchestration.prefect_options import flow_options, unvisited
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_audit
 from tasks.planning.audit_request import AuditRequest
@@ -29,7 +29,7 @@ def flow_of(request: AuditRequest) -> Flow[..., Any]:
         ):
             if not request.is_done:
                 files = download(plan.files, plan.weights, request.download, plan.timeouts)
-                raw = ingest(files, plan.raw, plan.ingest, plan.timeouts, runner)
+                raw = ingest(files, plan.raw, unvisited(plan.ingest), plan.timeouts, runner)
                 for fold in request.folds:
                     prepared = preprocess(raw, fold.prepared, fold.preprocess, plan.timeouts, runner)
                     checkpoint = train(prepared, fold.checkpoint, plan.train, plan.timeouts, runner)

@@ -25,7 +25,7 @@ from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import sources
-from tasks.orchestration.prefect_options import flow_options, planned, refused
+from tasks.orchestration.prefect_options import flow_options, planned, refused, unvisited
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
 from tasks.planning.data_option import default_recipe
@@ -72,7 +72,7 @@ def run(plan: Plan) -> Any:
         session(wanted=plan.needs_ray, workers=plan.workers) as runner,
     ):
         files = download(plan.files, plan.weights, plan.download, plan.timeouts)
-        raw = ingest(files, plan.raw, plan.ingest, plan.timeouts, runner)
+        raw = ingest(files, plan.raw, unvisited(plan.ingest), plan.timeouts, runner)
         prepared = preprocess(raw, plan.prepared, plan.preprocess, plan.timeouts, runner)
         checkpoint = train(prepared, plan.checkpoint, plan.train, plan.timeouts, runner)
         predictions = predict(checkpoint, prepared, plan.predictions, plan.predict, plan.timeouts, runner)

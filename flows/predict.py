@@ -21,7 +21,7 @@ from flows.cli.app import described
 from flows.cli.options import PredictOptions
 from flows.cli.preflight import check_prediction
 from tasks.ingest import ingest
-from tasks.orchestration.prefect_options import flow_options, planned, refused
+from tasks.orchestration.prefect_options import flow_options, planned, refused, unvisited
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning.make_plan import default_storage
@@ -58,7 +58,7 @@ def run(request: BatchRequest) -> Any:
         session(wanted=request.needs_ray, workers=request.predict.workers) as runner,
     ):
         if request.ingest:
-            ingest(None, request.dataset, request.ingest, request.timeouts, runner)
+            ingest(None, request.dataset, unvisited(request.ingest), request.timeouts, runner)
         predictions = predict_rows(
             request.checkpoint, request.dataset, request.predictions, request.predict, request.timeouts, runner
         )

@@ -6,15 +6,18 @@ Also flows that have their plan already, and the state of those whose parameters
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from prefect import Flow, State
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
 from prefect.states import Failed
+from prefect.utilities.annotations import opaque
 
 from storage.producer import user
 from storage.uri import redact
+
+T = TypeVar("T")
 
 
 def run_name() -> str:
@@ -59,6 +62,11 @@ def planned(flow: Flow[..., Any], run: Callable[[], Any]) -> Flow[..., Any]:
         return run()
 
     return Flow(carry_out, name=flow.name, **flow_options)
+
+
+def unvisited(value: T) -> T:
+    """Wrap an argument of a task that Prefect would search for futures, element by element; the task gets `value`."""
+    return cast(T, opaque(value))
 
 
 def refused(error: ValueError) -> State[Any]:

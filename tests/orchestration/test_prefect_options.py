@@ -2,14 +2,16 @@
 
 import logging
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import Flow, Task
 
 from flows import pipeline
 from flows.predict import predict
-from tasks.orchestration.prefect_options import name_run, planned, run_name
+from tasks.orchestration.prefect_options import name_run, planned, run_name, task_options, unvisited
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,19 @@ def test_a_run_of_the_command_line_carries_out_the_plan_that_is_made_and_does_no
     flow = planned(pipeline.mnist, lambda: ran.append("the plan"))
     flow(storage="/a/folder/that/cannot/be/made", settings={"epochs": 5})  # its own planning would refuse this
     assert (ran, flow.name, flow.parameters) == (["the plan"], pipeline.mnist.name, pipeline.mnist.parameters)
+
+
+def test_prefect_does_not_walk_through_an_unvisited_argument(prefect_server: None) -> None:
+    walks: list[str] = []
+
+    class Files(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            walks.append("a walk")
+            return super().__iter__()
+
+    count = Task(lambda files: (type(files), len(files)), name="count", **task_options)
+    assert Flow(lambda: count(unvisited(Files([1, 2]))), name="count")() == (Files, 2)
+    assert walks == []
 
 
 def test_a_deployments_run_refuses_in_one_line_without_a_traceback(
