@@ -54,7 +54,7 @@ def check_request(options: RunOptions) -> Recipe:
 
 def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     """Plan a run after all checks but those of Ray; raise `ValueError` if the request is invalid."""
-    from tasks.planning import data_summary, make_plan, model_check
+    from tasks.planning import data_summary, image_check, make_plan, model_check
 
     recipe = check_request(options)
     changed = [f"{name}={value}" for name, value in recipes.changes(recipe).items()]
@@ -77,6 +77,8 @@ def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     tell("classes", summary.classes)
     tell("labels", summary.labels)
     if options.check:
+        if plan.user_images:
+            tell("images", image_check.check_images(plan, plan.user_images))
         tell("run", describe_run(plan))
     model_check.check_training(plan)
     is_built = options.check or (plan.needs_ray and user_code.is_reference(plan.recipe.model))

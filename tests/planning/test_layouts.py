@@ -15,7 +15,7 @@ from storage.uri import URI, Root
 from tasks.jobs.ingest import class_names
 from tasks.learning import recipes
 from tasks.learning.images import classes_of
-from tasks.planning import data_summary, make_plan, user_images
+from tasks.planning import data_summary, image_check, make_plan, user_images
 from tasks.planning.plan import Plan
 from tasks.planning.user_images import layout
 from tests.image_folder import encoded
@@ -186,10 +186,10 @@ def test_parquet_has_the_labels_of_its_column(local: Root, layout: str) -> None:
     source = "column label"
     write_parquet(local.child("photos"), *PARQUET[layout])
     plan = planned(local, local.child("photos"))
+    assert plan.user_images and image_check.check_images(plan, plan.user_images) == "12 of 12 images decoded"
     raw = ingested(plan)
     for split in ("train", "test"):
         assert tables.read_split(raw, split)["label"].to_pylist() == [0, 0, 1, 1, 2, 2]
-    assert plan.user_images
     before = data_summary.of_user_images(plan.user_images)
     assert before == data_summary.Summary("3 classes, rows in train + test: cat 2 + 2, dog 2 + 2, owl 2 + 2", source)
     assert list(data_summary.of_raw(manifest.load(raw))) == [before.classes, f"labels: {source}"]

@@ -14,7 +14,7 @@ from flows.cli.options import RunOptions
 from storage import files, s3
 from storage.uri import URI, Root
 from tasks.learning import recipes
-from tasks.planning import data_option, make_plan, plan, user_images
+from tasks.planning import data_option, image_check, make_plan, plan, user_images
 from tasks.planning.user_images import listing
 from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
 from tests.runs import options_of
@@ -158,6 +158,25 @@ def test_a_broken_link_is_refused_by_name(pictures: Path) -> None:
     (pictures / "train" / CLASSES[0] / "gone.png").symlink_to("nowhere.png")
     with pytest.raises(ValueError, match=r"--data: .*gone\.png is not a regular file; delete it"):
         planned(pictures)
+
+
+def test_the_check_decodes_the_images_and_refuses_what_the_run_would(pictures: Path) -> None:
+    def checked(*settings: str, limit_s: float = 60) -> str:
+        plan = planned(pictures, *settings)
+        assert plan.user_images
+        return image_check.check_images(plan, plan.user_images, limit_s=limit_s)
+
+    with pytest.raises(
+        ValueError, match=r"^3 of 16 raw rows cannot be used \(image could not be read: 3\): .*truncated"
+    ):
+        checked()
+    line = checked("max_quarantined=0.5")
+    assert line.startswith("16 of 16 images decoded; unreadable: ") and all(f"{path} (" in line for path in BROKEN)
+    assert checked("max_quarantined=0.5", limit_s=0).startswith("1 of 16 images decoded")
+    for path in (pictures / "train" / CLASSES[2]).iterdir():
+        path.write_bytes(b"no image")
+    with pytest.raises(ValueError, match=f"^no usable training rows of class {CLASSES[2]}; add training images"):
+        checked("max_quarantined=0.5")
 
 
 def test_results_are_not_put_among_the_images(pictures: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,16 +77,20 @@ def unusable(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, *, limit: fl
     """
     left_out = _with_files(checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"}), uri, raw)
     rows = left_out[left_out["reason"] != _COPY]
-    if len(rows) > limit * len(checked):
-        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in Counter(rows["reason"]).items())
-        names = name_quarantined_files(rows)
-        share = math.ceil(100 * len(rows) / len(checked)) / 100
+    check_share(name_quarantined_files(rows), Counter(rows["reason"]), total=len(checked), limit=limit)
+    return left_out
+
+
+def check_share(names: Sequence[str], num_by_reason: Counter[str], *, total: int, limit: float) -> None:
+    """Raise `ValueError` with the first of `names` if the share of unusable rows is above `limit`."""
+    if (unusable_rows := num_by_reason.total()) > limit * total:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in num_by_reason.items())
+        share = math.ceil(100 * unusable_rows / total) / 100
         first = f": {', '.join(names[:_FILES_IN_MESSAGE])}{', ...' * (len(names) > _FILES_IN_MESSAGE)}" if names else ""
         raise ValueError(
-            f"{len(rows)} of {len(checked)} raw rows cannot be used ({reasons}){first}; max_quarantined={limit} "
+            f"{unusable_rows} of {total} raw rows cannot be used ({reasons}){first}; max_quarantined={limit} "
             f"allows fewer: fix the data, or raise the limit with --set max_quarantined={share:g}"
         )
-    return left_out
 
 
 def name_quarantined_files(quarantined: pd.DataFrame) -> list[str]:
@@ -114,8 +119,13 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
         if not (placed["split"] == split).any():
             raise ValueError(f"split {split!r} has no usable rows; add images")
     labels = set(placed.loc[placed["split"] == "train", "label"])
-    if missing := [name for label, name in enumerate(classes) if label not in labels]:
-        names = ", ".join(missing)
+    check_learned([name for label, name in enumerate(classes) if label not in labels])
+
+
+def check_learned(missing: Sequence[str]) -> None:
+    """Raise `ValueError` naming the first of the classes that are `missing` in training, if there are any."""
+    if missing:
+        names = ", ".join([*missing[:_SHOWN], *["..."] * (len(missing) > _SHOWN)])
         raise ValueError(f"no usable training rows of class {names}; add training images, or remove the class")
 
 

@@ -1,0 +1,78 @@
+"""Check of the user's images before a run: decode as many as a few seconds allow, and refuse what the run would."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage import files, manifest
+from storage.uri import URI
+from tasks.jobs import dataset_parts
+from tasks.jobs.ingest import parquet_files
+from tasks.jobs.preprocess import checks
+from tasks.learning import decode
+from tasks.planning.plan import Plan
+from tasks.planning.user_images import UserImages
+
+_LIMIT_S = 10.0
+_THREADS = 4
+_AT_ONCE = 64
+_SHOWN = 5
+
+Row = tuple[str, int | None, URI | bytes | None]
+"""Name of an image; the class that it is a training row of, None if unknown; its file, or what Parquet has of it."""
+
+
+def check_images(plan: Plan, data: UserImages, *, limit_s: float = _LIMIT_S) -> str:
+    """Decode `data` for `limit_s` seconds, small classes first; say how many images, and which cannot be read.
+
+    Raises `ValueError` for more unreadable images than the run may leave out, or a class without readable ones.
+    """
+    values = plan.recipe.data
+    if manifest.is_committed(plan.raw) or (data.uri.is_s3 and data.kind == "parquet"):
+        return "decoded by the run, or by an earlier one"
+
+    def checked(row: Row) -> tuple[str, int | None, str]:
+        name, label, place = row
+        content = files.read(place) if isinstance(place, URI) else place or b""
+        try:
+            decode.decoded(content, values.image_size, values.channels, max_megapixels=values.max_megapixels)
+        except decode.Unreadable as error:
+            return name, label, str(error)
+        return name, label, ""
+
+    rows, total, learned = _rows(data)
+    started, num_decoded = time.monotonic(), 0
+    problems: list[str] = []
+    for name, label, problem in dataset_parts.in_threads(checked, rows, threads=_THREADS):
+        num_decoded += 1
+        if problem:
+            problems.append(f"{name} ({problem})")
+            learned[label] -= 1
+        if time.monotonic() - started > limit_s:
+            break
+    reasons = Counter({checks.UNREADABLE: len(problems)})
+    checks.check_share(problems, reasons, total=total, limit=plan.recipe.split.max_quarantined)
+    checks.check_learned([name for label, name in enumerate(data.classes) if not learned[label]])
+    left_out = f"; unreadable: {', '.join(problems[:_SHOWN])}{', ...' * (len(problems) > _SHOWN)}" if problems else ""
+    return f"{num_decoded:,} of {total:,} images decoded{left_out}"
+
+
+def _rows(data: UserImages) -> tuple[Iterator[Row], int, Counter[int | None]]:
+    """Return all images, how many there are, and the number of training images of each class."""
+    if data.kind == "parquet":
+        opened = {file.path: parquet_files.opened(Path(data.uri, file.path)) for file in data.files}
+        return _parquet_rows(opened), sum(source.file.metadata.num_rows for source in opened.values()), Counter()
+    learned = Counter(file.label for file in data.files if file.split != "test")
+    listed = sorted(data.files, key=lambda file: (learned[file.label], file.digest))
+    rows = ((file.path, None if file.split == "test" else file.label, data.uri.child(file.path)) for file in listed)
+    return rows, len(listed), learned
+
+
+def _parquet_rows(opened: dict[str, parquet_files.Opened]) -> Iterator[Row]:
+    for path, source in opened.items():
+        num_rows = source.file.metadata.num_rows
+        bounds = [(start, min(start + _AT_ONCE, num_rows)) for start in range(0, num_rows, _AT_ONCE)]
+        for (start, _), table in zip(bounds, parquet_files.ranges(source, bounds), strict=True):
+            for number, row in enumerate(table["image"].to_pylist(), start):
+                yield f"{path} row {number}", None, row["bytes"] if isinstance(row, dict) else row
