@@ -33,7 +33,7 @@ def backfill(options: BackfillOptions) -> int:
         exits.note(f"\nversion {number} of {len(datasets)}: {uri}")
         run = RunOptions(**shared, data=uri, judge_only=True)
         code = exits.guarded(partial(start.run, run))
-        if code == exits.INTERRUPTED:
+        if code in (exits.INTERRUPTED, exits.TERMINATED):
             return code
         failed += [uri] if code else []
     if failed:

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import select
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,8 +19,8 @@ from storage import error_policy, terminal
 from storage.process import reach_loopback_directly
 from storage.uri import redact_text
 
-FAILED, INVALID, INTERRUPTED = 1, 2, 130
-"""Exit codes: failure, invalid request, Ctrl-C; 0 is success."""
+FAILED, INVALID, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+"""Exit codes: failure, invalid request, Ctrl-C, SIGTERM; 0 is success."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -112,11 +113,14 @@ def execute(
 def guarded(work: Callable[[], int]) -> int:
     """Run `work` and return its exit code; report a failure or an interruption on stderr, but not a closed pipe."""
     reach_loopback_directly()
+    earlier = signal.signal(signal.SIGTERM, _terminate)  # Prefect's flows call it, too, after their own
     try:
         code = work()
         sys.stdout.flush()
         return code
-    except SystemExit as ended:  # from `refuse`
+    except SystemExit as ended:  # from `refuse` or `_terminate`
+        if ended.code == TERMINATED:
+            note("Terminated. Run the same command again to resume.")
         return ended.code if isinstance(ended.code, int) else FAILED
     except KeyboardInterrupt:
         note("Interrupted. Run the same command again to resume.")
@@ -128,6 +132,12 @@ def guarded(work: Callable[[], int]) -> int:
             raise
         _explain(error)
         return FAILED
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise SystemExit(TERMINATED)
 
 
 def _explain(error: Exception) -> None:

@@ -90,7 +90,7 @@ examples:
   python flows/pipeline.py --check ...                         check the setup without running
 
 After an interruption or failure, run the same command again to resume.
-exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 interrupted""")
+exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 interrupted, 143 terminated""")
 def run(options: RunOptions) -> int:
     """Build a trained, evaluated and promoted model from images.
 

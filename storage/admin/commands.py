@@ -37,7 +37,7 @@ app = exits.make_app(
       data-to-model gc --dry-run                      list what can be deleted, and why
 
     Help for a command: data-to-model gc --help
-    exit codes: 0 success, 1 damage or failure, 2 invalid request, 130 interrupted""",
+    exit codes: 0 success, 1 damage or failure, 2 invalid request, 130 interrupted, 143 terminated""",
 )
 
 

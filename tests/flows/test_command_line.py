@@ -52,6 +52,19 @@ def test_a_server_that_others_can_reach_needs_a_password(
     assert line.startswith(f"error: {option}")
 
 
+def test_sigterm_ends_a_command_with_one_line_also_within_a_flow() -> None:
+    program = "import time; from storage.exits import guarded; from prefect.utilities.engine import capture_sigterm\n"
+    program += "def work():\n    with capture_sigterm():\n        print('begun', flush=True); time.sleep(60)\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{program}raise SystemExit(guarded(work))"],
+        cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout and process.stdout.readline() == "begun\n"
+    process.terminate()
+    assert process.communicate()[1] == "Terminated. Run the same command again to resume.\n"
+    assert process.returncode == 143
+
+
 @pytest.mark.parametrize(
     "words",
     [
