@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import sys
 import time
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from storage.exits import refuse
 from storage.uri import is_web_address, redact, redact_text
@@ -25,6 +27,8 @@ gc.enable()
 uvicorn.main()
 """
 """Server process: its arguments are those of `uvicorn`."""
+_LEAST_FREE = 2**20
+"""Bytes that Prefect's database needs at least to take a write."""
 _LAST_LINES = 15
 """Lines of a server's output to show if it does not start."""
 
@@ -79,6 +83,9 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}):
             try:
                 yield True
+            except Exception:
+                check_home()
+                raise
             finally:  # else Prefect retries to send its queued logs and events for a minute at exit
                 from prefect.events.worker import EventsWorker
                 from prefect.logging.handlers import APILogWorker
@@ -89,6 +96,17 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
         child.end()
 
 
+def check_home() -> None:
+    """Raise `ValueError` if nothing can be written to PREFECT_HOME, which a server only calls an internal error."""
+    from prefect.settings import get_current_settings
+
+    home, advice = get_current_settings().home, "set PREFECT_HOME to another folder"
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise ValueError(f"PREFECT_HOME={home} is not writable; {advice}")
+    if shutil.disk_usage(home).free < _LEAST_FREE:
+        raise ValueError(f"PREFECT_HOME={home}: its disk is full; free some space, or {advice}")
+
+
 def check_api() -> str:
     """Describe the Prefect API that a run will use; raise `ValueError` if it, or the temporary one's home, is unusable.
 
@@ -96,15 +114,17 @@ def check_api() -> str:
     """
     warnings.filterwarnings("ignore", "Failed to create the Prefect home")
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
+    from prefect.context import get_settings_context
+    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
 
-    settings = get_current_settings()
-    url = settings.api.url
+    url = get_current_settings().api.url
     if not url:
-        if not os.access(settings.home, os.W_OK | os.X_OK):
-            raise ValueError(f"PREFECT_HOME={settings.home} is not writable; set PREFECT_HOME to another folder")
+        check_home()
         return "a temporary server for this run"
-    advice = "check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or unset them to use a temporary server"
+    profile = get_settings_context().profile
+    origin = "the environment" if os.environ.get("PREFECT_API_URL") else f".env or prefect.toml in {Path.cwd()}"
+    origin = f"Prefect's profile {profile.name}" if profile.settings.get(PREFECT_API_URL) == url else origin
+    advice = "correct it and PREFECT_API_AUTH_STRING, or set PREFECT_API_URL= (empty) to use a temporary server"
     try:
         with (
             temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
@@ -114,7 +134,7 @@ def check_api() -> str:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"PREFECT_API_URL={redact(url)}: no usable Prefect API ({redact_text(reason)}); {advice}"
+            f"PREFECT_API_URL={redact(url)}, from {origin}: no usable Prefect API ({redact_text(reason)}); {advice}"
         ) from None
 
 

@@ -152,26 +152,37 @@ def test_a_cluster_that_does_not_answer_is_told_unless_nothing_is_to_do(
         assert not preflight.check_and_plan(RunOptions(storage=str(tmp_path / "root"))).needs_ray
 
 
-def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "root").mkdir()
+@pytest.mark.parametrize(
+    ("disk", "size", "message"),
+    [
+        ("root", "1m", "the disk of {disk} is full: 256.0 MB are needed and 1.0 MB free"),
+        ("prefect", "512k", "PREFECT_HOME={disk}: its disk is full; free some space, or set PREFECT_HOME to another"),
+    ],
+)
+def test_a_full_disk_is_told(check: Check, tmp_path: Path, disk: str, size: str, message: str) -> None:
+    (tmp_path / disk).mkdir(exist_ok=True)
     try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path / "root"], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path / disk], check=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a small disk needs the right to mount one")
     try:
-        for words in ([], ["--workers", "0"]):
-            check(*words, refused=f"the disk of {tmp_path}/root is full: 256.0 MB are needed and 1.0 MB free")
+        for words in ([], ["--workers", "0"])[: 1 + (disk == "root")]:
+            check(*words, refused=message.format(disk=tmp_path / disk))
     finally:
-        subprocess.run(["umount", tmp_path / "root"], check=True)
+        subprocess.run(["umount", tmp_path / disk], check=True)
 
 
 def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_told(
-    check: Check, prefect_process: dict[Any, Any]
+    check: Check, prefect_process: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     with mirrors.refusing() as address, temporary_settings({PREFECT_API_URL: f"{address}api"}):
-        check(refused=f"PREFECT_API_URL={address}api: no usable Prefect API (")
+        check(
+            refused=f"PREFECT_API_URL={address}api, from .env or prefect.toml in {Path.cwd()}: no usable Prefect API ("
+        )
+        monkeypatch.setenv("PREFECT_API_URL", f"{address}api")
+        check(refused=f"PREFECT_API_URL={address}api, from the environment: no usable Prefect API (")
     with temporary_settings(prefect_process):
         assert " responds, version " in check()["Prefect"]
         with temporary_settings({PREFECT_API_AUTH_STRING: "run:another"}):
