@@ -11,7 +11,8 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # parameters of glibc's
 _LARGEST = 2**25  # largest mmap threshold, in bytes, that 64-bit glibc accepts
 _HEAP = 2**26  # most bytes of one heap of a thread that is not the main thread, in 64-bit glibc
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Hosts that only this machine can reach."""
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
@@ -51,7 +52,7 @@ def reach_loopback_directly() -> None:
     """
     direct = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",")
     if "*" not in direct:
-        hosts = ",".join(dict.fromkeys(filter(None, [*direct, *_LOOPBACK])))
+        hosts = ",".join(dict.fromkeys(filter(None, [*direct, *LOOPBACK])))
         os.environ.update(no_proxy=hosts, NO_PROXY=hosts)
     if importlib.util.find_spec("socksio") is None:  # Prefect's client fails over a SOCKS proxy that it need not use
         for name in [*_PROXIES, *map(str.upper, _PROXIES)]:

@@ -17,18 +17,16 @@ _SMALL = {"epochs": 1, "model": "small-cnn", "image_size": 16, "max_quarantined"
 
 
 def add_scheduled(checkout: Path, photos: Path) -> None:
-    """Add the deployment of docs/images.md to prefect.yaml twice, each minute by cron and by interval."""
-    (block,) = re.findall(r"```yaml\n(  - name: .*?)```", (CHECKOUT / "docs" / "images.md").read_text(), re.DOTALL)
-    content = yaml.safe_load((checkout / "prefect.yaml").read_text() + block)
-    by_cron = content["deployments"].pop()
+    """Put the deployment of docs/images.md into deployments.yaml twice, each minute by cron and by interval."""
+    (block,) = re.findall(r"```yaml\n(deployments:\n.*?)```", (CHECKOUT / "docs" / "images.md").read_text(), re.DOTALL)
+    (by_cron,) = yaml.safe_load(block)["deployments"]
     by_cron["name"] = "by-cron"
     by_cron["parameters"] = {**by_cron["parameters"], "data": str(photos), "settings": _SMALL, "workers": 0}
     by_cron["parameters"]["recipe"] = "images-resnet18"  # the default needs weights from the network
     by_cron["schedules"][0]["cron"] = "* * * * *"
     by_interval = deepcopy(by_cron)
     by_interval |= {"name": "by-interval", "schedules": [{"slug": "often", "interval": 60}]}
-    content["deployments"] += [by_cron, by_interval]
-    (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
+    (checkout / "deployments.yaml").write_text(yaml.safe_dump({"deployments": [by_cron, by_interval]}))
 
 
 def check_both_ran(server: Server, photos: Path) -> None:

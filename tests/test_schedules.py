@@ -96,7 +96,7 @@ def test_a_promotion_starts_the_prediction_of_the_documentation(prefect_system: 
     block = re.sub("photos$", "mnist-sample", block, flags=re.MULTILINE)
     checkout, storage = copy_of_checkout(tmp_path / "copy"), str(tmp_path / "root")
     block = block.replace("    parameters:\n", f"    parameters:\n      storage: {storage}\n      workers: 0\n")
-    (checkout / "prefect.yaml").write_text((checkout / "prefect.yaml").read_text() + block)
+    (checkout / "deployments.yaml").write_text(f"deployments:\n{block}")
     prefect_system.start_worker()
     prefect_system.deploy(checkout)
     run = prefect_system.start("mnist/smoke", storage=storage, settings=SMALL, workers=0)

@@ -1,6 +1,7 @@
-"""An invalid prefect.yaml is refused by name before a server is contacted; workers find the code."""
+"""An invalid deployment is refused by name before a server is contacted; workers find the code."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import yaml
 from prefect.deployments.steps.pull import set_working_directory
 from prefect.deployments.steps.utility import run_shell_script
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.templating import apply_values
 
 from flows.server import deploy
@@ -18,15 +20,23 @@ from tests.runs import CHECKOUT
     ("change", "named"),
     [
         ({"tags": []}, "needs the tag 'data-to-model'"),
-        ({"work_pool": None}, "needs work_pool"),
+        ({"work_pool": None, "entrypoint": None}, "needs entrypoint"),
+        ({"paramters": {}}, "there is no 'paramters'; did you mean 'parameters'"),
         ({"parameters": {"settings": {"epoch": 1}}}, "no recipe field 'epoch'; did you mean 'epochs'"),
         ({"parameters": {"settings": {"batch_size": 0}}}, "batch_size must be greater than or equal to 1"),
         ({"parameters": {"recipe": "nosuch"}}, "recipe .*mnist-resnet18.* 'nosuch'"),
-        ({"parameters": {"recipes": "mnist"}}, "parameters: 'recipes' is not one of .*recipe, "),
+        ({"parameters": {"recipes": "mnist"}}, "parameters: there is no 'recipes'; did you mean 'recipe'"),
         ({"parameters": {"workers": -1}}, "workers must be >= 0"),
         ({"parameters": {"stage_timeout": "5"}}, "--stage-timeout must be a number with a unit"),
-        ({"schedules": [{"cron": "0 3 * * *", "parameters": {"epochs": 1}}]}, "'epochs' is not one of"),
-        ({"entrypoint": "flows/predict.py:predict", "parameters": {"modell": "x"}}, "'modell' is not one of .*model, "),
+        ({"schedules": [{"cron": "0 3 * * *", "parameters": {"epochs": 1}}]}, "'epochs'; it is not one of"),
+        ({"schedules": [{"crom": "0 3 * * *"}]}, "schedules: there is no 'crom'; did you mean 'cron'"),
+        ({"schedules": [{"cron": "0 25 * * *"}]}, 'schedules: Invalid cron string: "0 25'),
+        ({"schedules": [{"cron": "0 3 * * *", "timezone": "Europe/Berln"}]}, 'Invalid timezone: "Europe/Berln"'),
+        ({"entrypoint": "flows/predict.py:predict", "parameters": {"modell": "x"}}, "did you mean 'model'"),
+        (
+            {"entrypoint": "flows/pipeline.py:images", "parameters": {"data": "/photoz"}},
+            "data: nothing exists at /photoz",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(
@@ -37,13 +47,28 @@ def test_a_wrong_file_is_refused_by_name(
     content["deployments"][0] = {name: value for name, value in changed.items() if value is not None}
     (tmp_path / "prefect.yaml").write_text(yaml.safe_dump(content))
     monkeypatch.setattr(deploy, "CHECKOUT", tmp_path)
-    with pytest.raises(ValueError, match=named) as refused:
+    with (
+        temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}),
+        pytest.raises(ValueError, match=named) as refused,
+    ):
         deploy.read()
     assert str(refused.value).startswith("prefect.yaml: deployment 'train'") and "\n" not in str(refused.value)
 
 
-def test_the_file_of_the_project_is_accepted() -> None:
-    assert [entry["name"] for entry in deploy.read()] == ["train", "smoke", "train", "train", "train", "batch"]
+def test_deployments_of_ones_own_in_a_second_file_need_only_what_is_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prefect.yaml").write_bytes((CHECKOUT / "prefect.yaml").read_bytes())
+    monkeypatch.setattr(deploy, "CHECKOUT", tmp_path)
+    own = tmp_path / "deployments.yaml"
+    own.write_text("deployments: [{name: photos, entrypoint: 'flows/pipeline.py:images'}]\n")
+    assert subprocess.run(["git", "check-ignore", "-q", own.name], cwd=CHECKOUT).returncode == 0
+    *usual, photos = deploy.read()
+    assert [entry["name"] for entry in usual] == ["train", "smoke", "train", "train", "train", "batch"]
+    assert photos.keys() == usual[-1].keys() - {"description"}
+    own.write_text("photos\n", encoding="utf-16")
+    with pytest.raises(ValueError, match=r"^deployments\.yaml: no deployments can be read: "):
+        deploy.read()
 
 
 @pytest.mark.parametrize(("named", "expected"), [("worker's", "worker's"), (None, 'deployed "$HOME`')])
