@@ -20,7 +20,7 @@ class Random:
 
 @group
 class Pretrained:
-    """Initial weights that timm publishes for the model; the head is replaced where the classes differ."""
+    """Initial weights that timm publishes for the model; the head is new."""
 
     kind: Literal["pretrained"] = "pretrained"
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,29 +95,34 @@ def normalisation(model: str) -> tuple[tuple[float, ...], tuple[float, ...]] | N
     return tuple(255 * value for value in config.mean), tuple(255 * value for value in config.std)
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file of weights, as tensors on the CPU; raises `ValueError` if it is none."""
+def start_from_file(classifier: Classifier, path: Path) -> bool:
+    """Do as `start_from` with the weights in a safetensors file, whose metadata may name `classes`, a list in JSON.
+
+    Raises `ValueError` if there is no such file.
+    """
     try:
-        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            classes = json.loads((file.metadata() or {}).get("classes", "[]"))
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise ValueError(f"start: there is no file {path}") from None
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, json.JSONDecodeError) as error:
         raise ValueError(f"start: {path} is damaged, or not a safetensors file: {error}") from None
-    return tensors
+    return start_from(classifier, weights, classes=classes)
 
 
-def start_from(classifier: Classifier, weights: dict[str, Tensor], *, classes: Sequence[str] | None = None) -> bool:
+def start_from(classifier: Classifier, weights: dict[str, Tensor], *, classes: Sequence[str] = ()) -> bool:
     """Give the backbone of `classifier` the `weights` of the same architecture; return whether its head is new.
 
-    Where the file's head has another shape or is missing, or `classes`, if known, are others, the head is new, and its
-    last layer starts at 0: every class is equally likely, where random weights, which libraries make for 1,000 classes,
-    would begin with large errors that spoil the backbone (Kolesnikov et al., Big Transfer, 2020, do the same). Batch
-    normalisation goes on from the statistics in `weights`. A first layer of gray images gets the sum over the colors.
+    Unless `classes` are those of the classifier and the head fits, the head is new, and its last layer starts at 0:
+    every class is equally likely, where random weights, which libraries make for 1,000 classes, would begin with large
+    errors that spoil the backbone (Kolesnikov et al., Big Transfer, 2020, do the same). Batch normalisation goes on
+    from the statistics in `weights`. A first layer of gray images gets the sum over the colors.
 
     Args:
         classifier: Newly initialised.
         weights: Named as in the state_dict of the backbone.
-        classes: Names of the classes that `weights` were trained for.
+        classes: Names of the classes that `weights` were trained for; empty if unknown.
 
     Raises:
         ValueError: The architecture is another one; names the first keys that do not fit.
@@ -131,9 +137,9 @@ def start_from(classifier: Classifier, weights: dict[str, Tensor], *, classes: S
     except ValueError as error:
         head, hint = "", f"; {error}"
     names = {name for name in own if head and name.startswith(head)}
-    has_new_head = not names <= fitting.keys() or (classes is not None and tuple(classes) != classifier.spec.classes)
+    has_new_head = not names <= fitting.keys() or tuple(classes) != classifier.spec.classes
     if has_new_head and not head:
-        raise ValueError(f"start: the weights are for other classes{hint}")
+        raise ValueError(f"start: the weights do not say that they are for the same classes{hint}")
     differing = [name for name in own if name not in fitting and not name.endswith(_COUNTER)]
     differing += [name for name in weights if name not in own]
     if head:

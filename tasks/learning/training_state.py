@@ -18,7 +18,7 @@ from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier, FromImages, ModelSpec
 from tasks.learning.optimizer import align_state
-from tasks.learning.pretrained import read_weights, start_from
+from tasks.learning.pretrained import start_from, start_from_file
 
 _OF_THE_DEVICE = ("fused", "foreach", "capturable")
 """Settings of an optimizer that depend on its device and are not part of its state."""
@@ -100,7 +100,7 @@ def load_initial_weights(model: Classifier, *, initial: CheckpointURI | None, we
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, file.path)
         path.write_bytes(manifest.read_file(weights, file))
-        return start_from(model, read_weights(path))
+        return start_from_file(model, path)
 
 
 def initialize_from_rows(model: Classifier, loader: Loader) -> None:

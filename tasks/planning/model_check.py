@@ -81,7 +81,7 @@ def check_start(plan: Plan) -> None:
         downloading.fetch_file(file.files[0], Path(folder), mirrors=(), log=lambda *_: None)
         path = Path(folder, file.files[0].name)
         try:
-            pretrained.start_from(model, pretrained.read_weights(path))
+            pretrained.start_from_file(model, path)
         except ValueError as error:
             raise ValueError(str(error).replace(str(path), file.files[0].copy)) from None
 

@@ -6,7 +6,7 @@ import huggingface_hub
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tasks.learning import pretrained
@@ -24,7 +24,7 @@ def file(module_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def weights(file: Path) -> dict[str, Tensor]:
     """The same, read."""
-    return pretrained.read_weights(file)
+    return load_file(file)
 
 
 def classifier(model: str = lite0.MODEL, *, num_classes: int = 3, channels: int = 3, size: int = 64) -> Classifier:
@@ -43,7 +43,7 @@ def photos(channels: int) -> Tensor:
 
 def test_loaded_weights_give_timms_own_logits(weights: dict[str, Tensor]) -> None:
     ours, timms = classifier(num_classes=1000), timm.create_model(lite0.MODEL[5:]).eval()
-    assert not pretrained.start_from(ours, weights)
+    assert not pretrained.start_from(ours, weights, classes=ours.spec.classes)
     timms.load_state_dict(weights)
     mean, std = (torch.tensor(timms.default_cfg[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
     logits = timms((photos(3).permute(0, 3, 1, 2) / 255 - mean) / std)
@@ -54,7 +54,7 @@ def test_loaded_weights_give_timms_own_logits(weights: dict[str, Tensor]) -> Non
 def test_gray_images_give_the_logits_of_the_same_images_in_color(weights: dict[str, Tensor]) -> None:
     gray, color = classifier(num_classes=1000, channels=1), classifier(num_classes=1000)
     for model in (gray, color):
-        pretrained.start_from(model, weights)
+        pretrained.start_from(model, weights, classes=model.spec.classes)
     torch.testing.assert_close(gray(photos(1)), color(photos(1).expand(-1, -1, -1, 3)), rtol=1e-4, atol=1e-4)
 
 
@@ -68,16 +68,28 @@ def test_other_classes_get_a_new_head_for_which_all_are_equally_likely_and_the_f
         assert name.startswith("classifier.") or torch.equal(tensor, weights[name]), name
 
 
-def test_as_many_classes_of_other_names_get_a_new_head_too(weights: dict[str, Tensor]) -> None:
-    before, same, others = classifier(), classifier(), classifier()
-    pretrained.start_from(before, weights)
-    trained = before.backbone.state_dict() | {"classifier.bias": torch.ones(3)}
-    assert not pretrained.start_from(same, trained, classes=same.spec.classes)
-    assert pretrained.start_from(others, trained, classes=("x", "y", "z"))
-    assert [float(model.backbone.state_dict()["classifier.bias"].sum()) == 3 for model in (same, others)] == [
-        True,
-        False,
-    ]
+@pytest.mark.parametrize(
+    ("metadata", "is_new"),
+    [
+        ({"classes": '["class 0", "class 1", "class 2"]'}, False),
+        ({"classes": '["class 1", "class 0", "class 2"]'}, True),
+        ({}, True),
+    ],
+)
+def test_a_file_gives_its_head_only_to_the_classes_that_it_names(
+    weights: dict[str, Tensor], tmp_path: Path, metadata: dict[str, str], is_new: bool
+) -> None:
+    model = classifier()
+    trained = weights | {"classifier.weight": torch.zeros(3, 1280), "classifier.bias": torch.ones(3)}
+    save_file(trained, tmp_path / "file.safetensors", metadata=metadata)
+    assert pretrained.start_from_file(model, tmp_path / "file.safetensors") == is_new
+    assert float(model.backbone.state_dict()["classifier.bias"].sum()) == (0 if is_new else 3)
+
+
+def test_a_thousand_classes_of_ones_own_get_no_head_of_imagenet(file: Path) -> None:
+    model = classifier(num_classes=1000)
+    assert pretrained.start_from_file(model, file)
+    torch.testing.assert_close(model.probabilities(model(photos(3))), torch.full((2, 1000), 1 / 1000))
 
 
 def test_a_file_without_a_head_or_batch_counters_is_enough(weights: dict[str, Tensor]) -> None:
@@ -91,8 +103,8 @@ def test_a_file_without_a_head_or_batch_counters_is_enough(weights: dict[str, Te
 
 def test_positions_of_a_vision_transformer_fit_images_of_another_size() -> None:
     model = "timm/vit_tiny_patch16_224"
-    larger = classifier(model, size=96).backbone.state_dict()
-    assert not pretrained.start_from(classifier(model, size=64), larger)
+    larger, smaller = classifier(model, size=96), classifier(model, size=64)
+    assert not pretrained.start_from(smaller, larger.backbone.state_dict(), classes=smaller.spec.classes)
 
 
 def test_weights_of_another_architecture_are_refused_with_the_first_keys(weights: dict[str, Tensor]) -> None:
@@ -110,7 +122,7 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path, content: bytes | 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=f"^start[^\n]*(?:{message})[^\n]*$"):
-        pretrained.read_weights(path)
+        pretrained.start_from_file(classifier(), path)
 
 
 class TestPublished:
@@ -171,11 +183,12 @@ def test_a_users_own_model_says_where_its_head_is_or_takes_all_weights(tmp_path:
     model = classifier("small-cnn")
     model.backbone = Mine("logits", num_classes=3)
     save_file(Mine(num_classes=9).state_dict(), tmp_path / "mine.safetensors")
-    assert pretrained.start_from(model, pretrained.read_weights(tmp_path / "mine.safetensors"))
+    assert pretrained.start_from_file(model, tmp_path / "mine.safetensors")
     model.backbone = Mine(num_classes=3)
-    assert not pretrained.start_from(model, Mine(num_classes=3).state_dict())
+    assert not pretrained.start_from(model, Mine(num_classes=3).state_dict(), classes=model.spec.classes)
     with pytest.raises(
-        ValueError, match="another shape, such as logits.*; model Mine does not say where its one head is; giv"
+        ValueError,
+        match="do not say that they are for the same classes; model Mine does not say where its one head is; giv",
     ):
         pretrained.start_from(model, Mine(num_classes=9).state_dict())
     with pytest.raises(ValueError, match="model Mine has no weights below 'fc', which its attribute `head` names"):
