@@ -54,6 +54,7 @@ CHECKPOINT = Kind(
     folder="checkpoints",
     uri=CheckpointURI,
     stage="train",
+    version=2,
     parents=("prepared", "initial", "weights"),
     accuracy_from=("predictions", "evaluation"),
 )
@@ -71,6 +72,7 @@ EVALUATION = Kind(
     folder="evaluations",
     uri=EvaluationURI,
     stage="evaluate",
+    version=2,
     parents=("predictions",),
     stays_with_champion=True,
 )

@@ -1,6 +1,7 @@
 """Promote: compare challenger and champion on the same test rows, and record the gate's decision permanently."""
 
 import contextlib
+import dataclasses
 
 from prefect import task
 from prefect.context import FlowRunContext
@@ -17,7 +18,7 @@ from tasks.orchestration.stage import logger, stage
 from tasks.planning.plan import PromoteParameters, Timeouts
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tasks.predict import predict
-from tasks.promotion.gate import find_valid_decision, judge, rival_of
+from tasks.promotion.gate import find_valid_decision, judge, resolved, rival_of
 from tasks.runners.runner import Runner
 
 
@@ -30,6 +31,7 @@ def promote(
     runner: Runner,
 ) -> Decision:
     """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway."""
+    parameters = dataclasses.replace(parameters, gate=resolved(parameters.gate, checkpoint))
     decisions = registry.history(reference.root_of(evaluation), parameters.registered_model)
     decision = find_valid_decision(checkpoint, evaluation, decisions, parameters.gate)
     with stage("promote", reused=decision is not None):  # its predictions may wait for other runs

@@ -78,7 +78,7 @@ def promote(
     models with it.
 
     Example:
-      data-to-model promote data/checkpoints/mnist-resnet18-21ce53ad4667 --reason "fewer 4s taken for 9s"
+      data-to-model promote data/checkpoints/mnist-resnet18-e2b527dc0150 --reason "fewer 4s taken for 9s"
     """
     name = register_as and check_name(register_as, field="--register-as")
     checkpoint = CheckpointURI(result_folder(uri).uri)

@@ -120,7 +120,7 @@ def show(uri: Result) -> int:
     """Print one manifest as JSON, after checking it: parents, parameters, statistics, files.
 
     Example:
-      data-to-model show data/evaluations/mnist-resnet18-ea7059670cc6
+      data-to-model show data/evaluations/mnist-resnet18-d5303b7678fa
     """
     show_lines([manifest.load(result_folder(uri).uri).to_json().decode().rstrip()])
     return 0
@@ -134,7 +134,7 @@ def lineage(uri: Result) -> int:
     of its file beside it, in the columns of its table.
 
     Example:
-      data-to-model lineage data/predictions/mnist-resnet18-a8277e52264b
+      data-to-model lineage data/predictions/mnist-resnet18-8f26bb22d705
     """
     folder = result_folder(uri)
     tree = ancestors.of(folder.uri, folder.kind or "result")
@@ -160,7 +160,7 @@ def verify(
     more is named, too: gc of that root does not know of it.
 
     Example:
-      data-to-model verify --deep data/checkpoints/mnist-resnet18-21ce53ad4667
+      data-to-model verify --deep data/checkpoints/mnist-resnet18-e2b527dc0150
     """
     damaged: list[str] = []
     if uris:

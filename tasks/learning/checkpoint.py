@@ -40,7 +40,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     parameters: dict[str, Any]
     """Parameters that decided the weights, as hashed in the fingerprint."""
     resolved: dict[str, Any]
-    """Values to which `auto` was resolved: workers, device, precision, threads."""
+    """Values to which `auto` was resolved: workers, device, precision, threads, class_weights."""
     epoch: int
     step: int
     history: list[dict[str, float]]
@@ -59,9 +59,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     @property
     def is_last(self) -> bool:
         """Whether the training ends with this epoch."""
-        training = self.recipe["training"]
-        every, epochs, early_stop = (training[name] for name in ("checkpoint_every", "epochs", "early_stop"))
-        return is_last(self.metrics, every=every, epochs=epochs, early_stop=early_stop)
+        return is_last(self.metrics, self.recipe["training"])
 
     @property
     def metrics(self) -> list[EpochMetrics]:

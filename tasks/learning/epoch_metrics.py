@@ -1,9 +1,14 @@
 """Epochs without torch: batch sizes before an epoch, metrics after it, and its errors."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from storage.error_policy import Permanent
+
+IMBALANCE = 3
+"""Training rows of the largest class, as a multiple of the smallest one's, from which classes are unbalanced."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +34,7 @@ class EpochMetrics:
     backbone_learning_rate: float
     """Learning rate of the backbone at the end of the epoch; 0: frozen."""
     temperature: float = 1.0
-    """Temperature of the probabilities, fitted on validation rows, unweighted; 1: too few rows."""
+    """Temperature of the probabilities, fitted on validation rows, unweighted; 1: none."""
 
     # Measured times, the largest over all ranks: they differ even between two bit-identical runs.
     seconds: float = dataclasses.field(default=0.0, compare=False)
@@ -56,25 +61,35 @@ def best_epoch(history: Sequence[EpochMetrics], *, every: int = 1, epochs: int =
     return int(min(kept, key=lambda metrics: (metrics.validation_loss, metrics.epoch)).epoch)  # a float once stored
 
 
-def is_last(history: Sequence[EpochMetrics], *, every: int, epochs: int, early_stop: int) -> bool:
-    """Return whether training ends with the last epoch of `history`: number `epochs`, or stopped early.
+def is_last(history: Sequence[EpochMetrics], training: Mapping[str, Any]) -> bool:
+    """Return whether `training`, the fields of a recipe's group, ends with the last epoch of `history`.
 
-    It is stopped at a checkpoint `early_stop` epochs or more after the best epoch; 0: never. Only the history decides,
-    so every rank, and a resumed run, stops at the same epoch.
+    It is stopped at a checkpoint `early_stop` epochs or more after the best epoch; 0: never. Epochs of the head alone,
+    the first `freeze_epochs`, do not count. Only the history decides, so every rank, and a resumed run, stops at the
+    same epoch.
     """
-    epoch = len(history)
-    if epoch == epochs or not (early_stop and epoch and has_checkpoint(epoch, every=every, epochs=epochs)):
-        return epoch == epochs
-    return epoch - best_epoch(history, every=every, epochs=epochs) >= early_stop
+    epoch, epochs, every = len(history), training["epochs"], training["checkpoint_every"]
+    if epoch == epochs or not (training["early_stop"] and epoch and has_checkpoint(epoch, every=every, epochs=epochs)):
+        return bool(epoch == epochs)
+    best = best_epoch(history, every=every, epochs=epochs)
+    return bool(epoch - max(best, training["freeze_epochs"]) >= training["early_stop"])
 
 
-def balanced_weights(counts: Sequence[int]) -> list[float]:
-    """Return the weight of each class: all rows / (classes with rows * rows of the class); 0 without rows.
+def choose_class_weights(class_weights: str, counts: Sequence[int]) -> list[float] | None:
+    """Return the weight of each class for so many training rows of each; None if they count as they are.
 
-    The mean over all rows is 1. A class without training rows gets no weight, not even by label smoothing.
+    The balanced weight is all rows / (classes with rows * rows of the class); 0 without rows. The mean over all rows
+    is 1.
     """
-    present = sum(count > 0 for count in counts)
-    return [sum(counts) / (present * count) if count else 0.0 for count in counts]
+    present = [count for count in counts if count]
+    is_skewed = max(present, default=0) >= IMBALANCE * min(present, default=1)
+    is_balanced = class_weights == "balanced" or (class_weights == "auto" and is_skewed)
+    return [sum(counts) / (len(present) * count) if count else 0.0 for count in counts] if is_balanced else None
+
+
+def choose_batch_size(batch_size: int, num_rows: int) -> int:
+    """Return `batch_size`; for 0, at most 32, such that an epoch of `num_rows` has 5 steps and skips few rows."""
+    return batch_size or max(2, num_rows // max(5, math.ceil(num_rows / 32)))
 
 
 def batch_start(batch_size: int, *, rank: int, world_size: int) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tasks.learning.augmentation import RandomTransforms, drawn, flipped, shifted
-from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, balanced_weights, local_batch_size
+from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, choose_class_weights, local_batch_size
 from tasks.learning.modeling import Classifier, autocast, move_model, norms_of_backbone, weights_of_backbone
 from tasks.learning.optimizer import make_optimizer
 from tasks.learning.recipes import Recipe
@@ -51,7 +51,7 @@ class Loader(Protocol):
 class Trainer:
     """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch).
 
-    `class_counts` are the training rows of each class, over all ranks; only `class_weights=balanced` needs them.
+    `class_counts` are the training rows of each class, over all ranks; only `class_weights` needs them.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Trainer:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.model = move_model(model, precision=precision, device=device)
-        is_balanced = recipe.training.class_weights == "balanced"
-        self.class_weights = torch.tensor(balanced_weights(class_counts), device=device) if is_balanced else None
+        weights = choose_class_weights(recipe.training.class_weights, class_counts)
+        self.class_weights = torch.tensor(weights, device=device) if weights else None
         self.transforms = RandomTransforms.of(recipe.training.augment, num_classes=len(model.spec.classes))
         has_backbone = recipe.training.freeze_epochs > 0 or recipe.training.backbone_lr_scale != 1
         backbone = weights_of_backbone(model.backbone) if has_backbone else []

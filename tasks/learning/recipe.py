@@ -122,9 +122,10 @@ class Training:
     optimizer: Annotated[AdamW | SGD | Own, Field(discriminator="kind")] = AdamW()
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
     """Share of each target spread evenly over all classes, in training only."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """Weight of a row in the losses: 1, or balanced: rows / (classes * rows of its class). So every class counts alike,
-    in training and in the choice of the best epoch."""
+    class_weights: Literal["auto", "none", "balanced"] = "auto"
+    """Weight of a row in the losses: 1 (none), or balanced: rows / (classes * rows of its class), so that every class
+    counts alike, in training and in the choice of the best epoch; auto: balanced if a class has 3 times the training
+    rows of another."""
     augment: Annotated[PixelAugment | FileAugment, Field(discriminator="kind")] = PixelAugment()
     """Random changes of images, in training only; of the kind of `data.store`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -134,8 +135,8 @@ class Training:
     checkpoint_every: int = Field(default=1, ge=1)
     """Epochs from one checkpoint to the next; the last epoch has one too. Only these epochs can be the best one."""
     early_stop: int = Field(default=0, ge=0)
-    """End at a checkpoint this many epochs after the best one; 0: never. The learning rate follows its schedule for
-    all `epochs`."""
+    """End at a checkpoint this many epochs after the best one, not counting `freeze_epochs`; 0: never. The learning
+    rate follows its schedule for all `epochs`."""
     compile: bool = False
     """Compile the training step with torch.compile, and keep the compiled code for later runs."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
@@ -156,8 +157,9 @@ class Training:
 class Gate:
     """When a model is promoted: decides no result."""
 
-    metric: Literal["accuracy", "balanced_accuracy", "macro_f1"] = "accuracy"
-    """What is compared on the test rows: accuracy; or mean recall or mean F1 of all classes, rare ones included."""
+    metric: Literal["auto", "accuracy", "balanced_accuracy", "macro_f1"] = "auto"
+    """What is compared on the test rows: accuracy; or mean recall or mean F1 of all classes, rare ones included; auto:
+    balanced_accuracy for a model that was trained with balanced class weights, else accuracy."""
     minimum: _Share = 0.9
     """A model whose metric is lower is never promoted."""
     tolerance: _Share = 0.0

@@ -42,9 +42,8 @@ class Step:
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Accumulate the gradients of a batch piece by piece, add to `totals`, and return the summed loss.
 
-        The loss of a row is multiplied by the weight of its class, if there are any. The sum over all rows of the
-        global batch is divided by their number, not by the sum of their weights, whose mean over all training rows is
-        1: so pieces and ranks add up to the same gradients as one batch of one rank.
+        The sum over all rows of the global batch is divided by their number, not by the sum of their weights, whose
+        mean over all training rows is 1: so pieces and ranks add up to the same gradients as one batch of one rank.
 
         Args:
             images: uint8, BHWC.
@@ -62,10 +61,7 @@ class Step:
             model, waits = self.parallel, number < len(pieces)  # ranks exchange gradients with the last piece
             with model.no_sync() if waits and isinstance(model, DistributedDataParallel) else contextlib.nullcontext():
                 logits = self.forward(some)
-                smoothing = self.recipe.training.label_smoothing
-                summed = cross_entropy(
-                    logits.float(), targets, weight=self.class_weights, label_smoothing=smoothing, reduction="sum"
-                )
+                summed = self._loss(logits.float(), targets)
                 # DDP averages over ranks: with this factor, every row of the global batch has the same weight.
                 (summed * (self.world_size / self.recipe.training.batch_size)).backward()
             batch_loss += summed.detach()
@@ -74,6 +70,19 @@ class Step:
             self.totals[1] += (logits.detach().argmax(1) == classes).sum()
             self.totals[2] += len(targets)
         return batch_loss
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum the losses of all rows, each times the weight of its label; of mixed labels, the mean by their shares.
+
+        Not `cross_entropy(weight=...)`, which gives what is smoothed of a row's label the weights of other classes: the
+        lowest loss would be to predict a very rare class for every row.
+        """
+        smoothing = self.recipe.training.label_smoothing
+        if self.class_weights is None:
+            return cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
+        losses = cross_entropy(logits, targets, label_smoothing=smoothing, reduction="none")
+        weights = self.class_weights[targets] if targets.ndim == 1 else targets @ self.class_weights
+        return (losses * weights).sum()
 
     def _distributed(self) -> DistributedDataParallel:
         # A resumed process adds up gradients in the same order as an uninterrupted one. DDP rebuilds its buckets after

@@ -33,6 +33,14 @@ def settings_of(recipe: Recipe, *, judge_only: bool, is_user_images: bool) -> Ga
     return gate | ({"judge_only": True} if judge_only else {})
 
 
+def resolved(gate: Gate, checkpoint: CheckpointURI) -> Gate:
+    """Return `gate` with the metric that `auto` means: balanced accuracy for a model trained with class weights."""
+    if gate["metric"] != "auto":
+        return gate
+    is_balanced = manifest.load(checkpoint).statistics["resolved"]["class_weights"] == "balanced"
+    return gate | {"metric": "balanced_accuracy" if is_balanced else "accuracy"}
+
+
 def rival_of(checkpoint: CheckpointURI, decisions: Sequence[Decision]) -> CheckpointURI | None:
     """Return the champion that `checkpoint` is compared with; none without one, or if it is the champion itself."""
     champion = decisions[-1].champion if decisions else None

@@ -48,7 +48,7 @@ def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
         ),
         (
             {"prepared": {"class_counts": _BALANCED | {"train": {"cat": 240, "dog": 60}}}},
-            "unbalanced classes: 240 training rows of cat, 60 of dog; with class_weights=balanced they count alike",
+            "unbalanced classes: 240 training rows of cat, 60 of dog; unless class_weights=none, they count alike",
             (),
             False,
         ),

@@ -7,34 +7,49 @@ from typing import Any
 import pytest
 
 from tasks.learning import loop
-from tasks.learning.epoch_metrics import EpochMetrics, balanced_weights, is_last
+from tasks.learning.epoch_metrics import EpochMetrics, choose_batch_size, choose_class_weights, is_last
 from tasks.learning.loop import Batch
 from tasks.learning.sources import Split
 from tests.learning import training
 
 
 @pytest.mark.parametrize(
-    ("losses", "every", "early_stop", "last"),
+    ("losses", "every", "early_stop", "frozen", "last"),
     [
-        ([3, 2, 1, 2, 2, 2], 1, 0, 6),
-        ([3, 2, 1, 2, 2, 2], 1, 2, 5),
-        ([3, 2, 1, 1, 1, 1], 1, 3, 6),  # the first of equal epochs is the best
-        ([3, 1, 2, 2, 2, 2], 2, 3, 6),  # epoch 5 has no checkpoint to end with
-        ([1, 3, 2, 3, 3, 3], 3, 2, 6),  # epoch 1 has no checkpoint, so epoch 3 is the best
+        ([3, 2, 1, 2, 2, 2], 1, 0, 0, 6),
+        ([3, 2, 1, 2, 2, 2], 1, 2, 0, 5),
+        ([3, 2, 1, 1, 1, 1], 1, 3, 0, 6),  # the first of equal epochs is the best
+        ([3, 1, 2, 2, 2, 2], 2, 3, 0, 6),  # epoch 5 has no checkpoint to end with
+        ([1, 3, 2, 3, 3, 3], 3, 2, 0, 6),  # epoch 1 has no checkpoint, so epoch 3 is the best
+        ([1, 2, 2, 2, 2, 2], 1, 2, 3, 5),  # the backbone has had two epochs
+        ([1, 2, 2, 0, 2, 2], 1, 2, 3, 6),
     ],
 )
 def test_training_stops_at_a_checkpoint_after_enough_epochs_without_a_better_one(
-    losses: list[float], every: int, early_stop: int, last: int
+    losses: list[float], every: int, early_stop: int, frozen: int, last: int
 ) -> None:
     others = ("step", "train_loss", "train_accuracy", "validation_accuracy", "learning_rate", "backbone_learning_rate")
     common: dict[str, Any] = dict.fromkeys(others, 0)
     history = [EpochMetrics(epoch=number, validation_loss=loss, **common) for number, loss in enumerate(losses, 1)]
-    how = {"every": every, "epochs": len(losses), "early_stop": early_stop}
-    assert next(epoch for epoch in range(len(losses) + 1) if is_last(history[:epoch], **how)) == last
+    how = {"checkpoint_every": every, "epochs": len(losses), "early_stop": early_stop, "freeze_epochs": frozen}
+    assert next(epoch for epoch in range(len(losses) + 1) if is_last(history[:epoch], how)) == last
 
 
-def test_balanced_weights_have_the_mean_one_and_classes_without_rows_none() -> None:
-    assert balanced_weights([200, 20, 0]) == [0.55, 5.5, 0.0]
+def test_balanced_weights_have_the_mean_one_and_are_chosen_from_three_to_one_on() -> None:
+    assert choose_class_weights("balanced", [20, 20]) == [1, 1]
+    assert choose_class_weights("auto", [200, 20, 0]) == [0.55, 5.5, 0.0]  # a class without rows does not count
+    assert choose_class_weights("auto", [59, 20]) is choose_class_weights("none", [200, 20]) is None
+    assert choose_class_weights("auto", [60, 20]) == pytest.approx([2 / 3, 2])
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "batch_size", "skipped"), [(442, 31, 8), (450, 30, 0), (74, 14, 4), (28, 5, 3), (5, 2, 1)]
+)
+def test_the_default_batch_has_several_steps_an_epoch_and_skips_few_rows(
+    num_rows: int, batch_size: int, skipped: int
+) -> None:
+    assert (choose_batch_size(0, num_rows), num_rows % batch_size) == (batch_size, skipped)
+    assert choose_batch_size(32, num_rows) == 32
 
 
 class Clock:

@@ -22,8 +22,10 @@ MORE_MODELS = Path(__file__).parent / "more_models"
 
 
 def recipe(**changes: Any) -> Recipe:
-    """The sample's recipe in fp32 with two epochs, and with `changes`."""
-    usual = recipes.override(recipes.load("mnist-sample-resnet18"), {"precision": "fp32", "epochs": 2})
+    """The sample's recipe in fp32 with two epochs and every row alike, and with `changes`."""
+    usual = recipes.override(
+        recipes.load("mnist-sample-resnet18"), {"precision": "fp32", "epochs": 2, "class_weights": "none"}
+    )
     return recipes.override(usual, changes)
 
 

@@ -25,13 +25,14 @@ STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]
 GOLDEN = {
     "raw": "datasets/raw/mnist-1d9802c1c0d9",
     "prepared": "datasets/prepared/mnist-e0f44d33da8f",
-    "checkpoint": "checkpoints/mnist-resnet18-21ce53ad4667",
-    "predictions": "predictions/mnist-resnet18-a8277e52264b",
-    "evaluation": "evaluations/mnist-resnet18-ea7059670cc6",
+    "checkpoint": "checkpoints/mnist-resnet18-e2b527dc0150",
+    "predictions": "predictions/mnist-resnet18-8f26bb22d705",
+    "evaluation": "evaluations/mnist-resnet18-d5303b7678fa",
 }
 
 SETTINGS = {
     "metric=macro-f1": None,
+    "metric=accuracy": None,
     "minimum=0.5": None,
     "tolerance=0.5": None,
     "max_p_value=0.05": None,
@@ -61,6 +62,7 @@ SETTINGS = {
     "validation_batch_size=64": "checkpoint",
     "checkpoint_every=2": "checkpoint",
     "class_weights=balanced": "checkpoint",
+    "class_weights=none": "checkpoint",
     "early_stop=2": "checkpoint",
     "policy=trivial": "checkpoint",
     "erasing=0.5": "checkpoint",

@@ -11,12 +11,13 @@ from storage.__main__ import main
 from storage.decision import Decision
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning import recipes, sources
-from tasks.promotion.gate import find_valid_decision, judge, settings_of
+from tasks.promotion.gate import find_valid_decision, judge, resolved, settings_of
 from tests.tasks.test_evaluate import Scene
 
 CLASSES = ("cat", "dog")
 LABELS = ("cat",) * 40 + ("dog",) * 20
 ANY: dict[str, Any] = {"metric": "accuracy", "minimum": 0.0, "tolerance": 0.0}
+AUTO = ANY | {"metric": "auto"}
 GATE = ANY | {"max_p_value": 0.05, "above_largest_class": True}
 
 
@@ -183,13 +184,22 @@ def test_missing_predictions_prevent_promotion_if_rows_must_be_compared(contest:
     assert contest.decide(challenger, ANY).promoted
 
 
+@pytest.mark.parametrize(("class_weights", "metric"), [("balanced", "balanced_accuracy"), ("none", "accuracy")])
+def test_a_model_is_compared_as_it_was_trained(contest: Contest, class_weights: str, metric: str) -> None:
+    checkpoint = CheckpointURI(contest.plan.root.child("checkpoints/trained-0123456789ab"))
+    statistics = {"resolved": {"class_weights": class_weights}}
+    commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
+    assert resolved(AUTO, checkpoint) == ANY | {"metric": metric}
+    assert resolved(ANY, checkpoint) == ANY
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "asked"),
     [
-        ("mnist-resnet18", {}, ANY | {"minimum": 0.98}),
-        ("mnist-resnet18", {"max_p_value": 0.01}, ANY | {"minimum": 0.98, "max_p_value": 0.01}),
-        ("images-resnet18", {}, GATE),
-        ("images-resnet18", {"tolerance": 0.02}, ANY | {"tolerance": 0.02, "above_largest_class": True}),
+        ("mnist-resnet18", {}, AUTO | {"minimum": 0.98}),
+        ("mnist-resnet18", {"max_p_value": 0.01}, AUTO | {"minimum": 0.98, "max_p_value": 0.01}),
+        ("images-resnet18", {}, GATE | {"metric": "auto"}),
+        ("images-resnet18", {"tolerance": 0.02}, AUTO | {"tolerance": 0.02, "above_largest_class": True}),
     ],
 )
 def test_own_images_must_beat_the_largest_class_and_chance_unless_a_tolerance_is_given(

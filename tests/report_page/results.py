@@ -15,7 +15,7 @@ from tasks.jobs import row_tables
 from tasks.learning import hardware, images, recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
-from tasks.promotion.gate import judge
+from tasks.promotion.gate import judge, resolved
 from tests.report_page.test_report_page import fake_history
 
 _CLASSES = tuple("0123456789")
@@ -52,8 +52,8 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
         statistics={"quarantined": {"label out of range": 2}, "class_counts": class_counts, "seconds": 8.6},
     )
     parts = hardware.recorded((hardware.here(torch.device("cpu"), precision="fp32"),))
-    statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}} | parts
-    statistics |= {"temperature": 1.25, "stopped_early": False}
+    statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "temperature": 1.25} | parts
+    statistics |= {"resolved": {"device": "cpu", "class_weights": "none"}, "stopped_early": False}
     parents = {"prepared": plan.prepared}
     commits.commit(plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics=statistics)
     predicted = _predictions(rows["test"]["label"].to_numpy(), generator)
@@ -67,7 +67,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
         statistics={"seconds": 4.7, "temperature": 1.0} | parts,
     )
     write_evaluation(plan.predictions, plan.evaluation)
-    decision = judge(plan.checkpoint, plan.evaluation, [], None, plan.promote.gate)
+    decision = judge(plan.checkpoint, plan.evaluation, [], None, resolved(plan.promote.gate, plan.checkpoint))
     return plan, decision.made_by("ada, run mnist-sample-resnet18 epochs=4 learning_rate=0.002")
 
 

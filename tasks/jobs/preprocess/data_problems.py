@@ -6,10 +6,8 @@ from typing import Any, TypeVar
 
 from storage.manifest import Manifest
 from storage.terminal import count
+from tasks.learning.epoch_metrics import IMBALANCE
 
-_IMBALANCE = 4
-"""Warn if the largest class has this many times the training rows of the smallest: a class of 20 % beside one of 80 %,
-where Google's Machine Learning Crash Course speaks of a moderate imbalance."""
 _CLASSES_NAMED = 5
 _LEAK = "across train and test"
 _NEAR_DUPLICATES = {
@@ -112,10 +110,10 @@ def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:
             shown = ", ".join(_named(missing[:_CLASSES_NAMED], len(missing)))
             yield DataProblem(summary=f"classes without {split} rows: {shown}")
     train = sorted((rows, name) for name, rows in counts.get("train", {}).items())
-    if train and train[-1][0] >= _IMBALANCE * train[0][0]:
+    if train and train[-1][0] >= IMBALANCE * train[0][0]:
         (fewest, smallest), (most, largest) = train[0], train[-1]
         rows = f"{most:,} training rows of {largest}, {fewest:,} of {smallest}"
-        yield DataProblem(summary=f"unbalanced classes: {rows}; with class_weights=balanced they count alike")
+        yield DataProblem(summary=f"unbalanced classes: {rows}; unless class_weights=none, they count alike")
 
 
 def _named(names: list[str], total: int) -> tuple[str, ...]:

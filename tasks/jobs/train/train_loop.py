@@ -70,6 +70,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
         precision=precision,
         class_counts=[prepared.statistics["class_counts"]["train"][name] for name in model.spec.classes],
     )
+    resolved["class_weights"] = "balanced" if trainer.class_weights is not None else "none"
+    resolved["batch_size"] = recipe.training.batch_size
     assert trainer.world_size == context.world_size, "torch.distributed has another number of workers"
     rows = count(loader.num_train_rows(), "training row")
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {rows}")
@@ -80,7 +82,7 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
     history = _resume(spec.scratch, trainer, fields, trained_on=trained_on)
     with ThreadPoolExecutor(1) as writer:
         checkpoints = Checkpoints(attempt, context.report, writer)
-        while not _is_last(history, recipe):
+        while not is_last(history, vars(recipe.training)):
             # Another run may have committed the target; rank 0 looks.
             if _gathered(rank == 0 and manifest.is_committed(spec.target), trainer.world_size)[0]:
                 break
@@ -183,11 +185,6 @@ class Checkpoints:
         return self.attempt.child(f"epoch-{epoch:04d}")
 
 
-def _is_last(history: list[EpochMetrics], recipe: Recipe) -> bool:
-    training = recipe.training
-    return is_last(history, every=training.checkpoint_every, epochs=training.epochs, early_stop=training.early_stop)
-
-
 def _best(history: list[EpochMetrics], recipe: Recipe) -> int:
     return best_epoch(history, every=recipe.training.checkpoint_every, epochs=recipe.training.epochs)
 
@@ -205,7 +202,7 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
         f"best so far{'' if best == metrics.epoch else f': epoch {best}'}"
     )
     events.progress(EPOCHS, metrics.epoch, epochs, note, epoch=metrics.epoch)
-    if _is_last(history, trainer.recipe) and metrics.epoch < epochs:
+    if is_last(history, vars(trainer.recipe.training)) and metrics.epoch < epochs:
         why = f"stopped after epoch {metrics.epoch} of {epochs}: no lower validation loss since epoch {best}"
         events.progress(EPOCHS, metrics.epoch, epochs, why, fraction=1.0, epoch=metrics.epoch)
 
