@@ -56,6 +56,9 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
     is_right, confidence = answers == labels, probabilities.max(1)
     content: dict[str, Any] = {
         "metrics": summary,
+        "untempered": metrics.summary(
+            labels, answers, metrics.at_power(probabilities, predicted.statistics["temperature"])
+        ),
         "per_class": metrics.per_class(counts, classes),
         "confusion": counts.tolist(),
         "calibration": metrics.calibration(is_right, confidence),

@@ -16,6 +16,12 @@ def in_order(probabilities: np.ndarray, known: Sequence[str], classes: Sequence[
     return ordered
 
 
+def at_power(probabilities: np.ndarray, power: float) -> np.ndarray:
+    """Raise probabilities (N, classes) to `power`, a temperature; so they are as without it."""
+    raised = np.maximum(probabilities.astype(np.float64), np.finfo(np.float32).tiny) ** power
+    return np.asarray(raised / raised.sum(1, keepdims=True))
+
+
 def summary(labels: np.ndarray, predictions: np.ndarray, probabilities: np.ndarray) -> dict[str, float | int]:
     """Compute all metrics of `predictions` (N,) and `probabilities` (N, classes) for `labels` (N,)."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)

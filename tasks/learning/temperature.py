@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-LEAST_ROWS = 20
-"""Validation rows below which the temperature stays 1."""
+SHRINKING = 50
+"""Validation rows from which half of the temperature's logarithm remains: few rows say little (docs/fine-tuning.md)."""
 _HIGHEST = 10.0
 """The temperature is at most this, and at least its inverse."""
 _HALVINGS = 24
@@ -20,14 +20,15 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
 
     One row more is counted whose label is every class alike, as in Platt's scaling: so a few rows that are all right do
     not make every probability 1. The slope is monotonic in the inverse temperature; bisection finds its zero, in
-    float64 and with sums over ranks in fixed order, so that the same logits give the same number.
+    float64 and with sums over ranks in fixed order, so that the same logits give the same number. The fewer rows there
+    are, the nearer to 1 is the result.
 
     Args:
         logits_NK: float32; a rank may have no rows.
         labels_N: int64.
 
     Returns:
-        A scalar (float64) on the device, for which the host does not wait; 1 for fewer than `LEAST_ROWS` rows.
+        A scalar (float64) on the device, for which the host does not wait; 1 without rows.
     """
     logits = logits_NK.double()
     num_rows = _summed(logits.new_full((), len(logits)))
@@ -40,7 +41,7 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
         predicted = ((logits * middle.exp()).softmax(1) * logits).sum(1)
         is_too_high = _summed((predicted - expected).sum()) > 0
         low, high = torch.where(is_too_high, low, middle), torch.where(is_too_high, middle, high)
-    return torch.where(num_rows < LEAST_ROWS, 1.0, (-(low + high) / 2).exp())
+    return (-(low + high) / 2 * num_rows / (num_rows + SHRINKING)).exp()
 
 
 def _summed(value: Tensor) -> Tensor:

@@ -26,6 +26,10 @@ _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
 _LEVELS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Shares of a row above which an off-diagonal cell of the confusion matrix gets the next stronger colour."""
+_GOALS = (0.99, 0.98, 0.95, 0.9)
+"""Shares of right predictions that the sentence about confidence may promise; the first that the test rows prove."""
+_LEAST_ROWS = 100
+"""Test rows that may prove it, at least."""
 _CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 """Confidences in the table of coverage."""
 _DIAGONAL_LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)
@@ -114,13 +118,14 @@ def render(data: ReportData) -> str:
         (title, Markup(plots.learning_curve(data.trained["history"], quantity, best_epoch=data.trained["best_epoch"])))
         for title, quantity in (("Loss", "loss"), ("Accuracy", "accuracy"))
     ]
-    chosen = chosen_confidence(data.evaluated["coverage"])
+    goal, chosen = chosen_confidence(data.evaluated["coverage"])
     template = environment().get_template("report.html.j2")
     return template.render(
         data=data,
         curves=curves,
         has_groups=any(row["backbone_learning_rate"] != row["learning_rate"] for row in data.trained["history"]),
         reliability=Markup(plots.reliability(data.evaluated["calibration"])),
+        goal=goal,
         chosen=chosen,
         covered=list(_covered(data.evaluated["coverage"], chosen)),
         lowest=sorted(
@@ -207,15 +212,17 @@ def percent(part: float, whole: float) -> str:
     return f"{math.floor(1000 * part / whole + 1e-9) / 10:g}\u00a0%" if whole else "–"
 
 
-def chosen_confidence(coverage: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the lowest confidence at and above which 99 % are right, or 99.9 % if 99 % of all are.
+def chosen_confidence(coverage: Sequence[Mapping[str, Any]]) -> tuple[float, Mapping[str, Any] | None]:
+    """Return the highest of some goals, and the lowest confidence at and above which at least that share is right.
 
-    If none reaches it, the one with the highest share that is right.
+    The lower end of the 95 % interval counts, as other images are not right as often as those by which a confidence was
+    chosen. None if too few rows prove any goal.
     """
-    precisions = [row["right"] / row["rows"] if row["rows"] else 0.0 for row in coverage]
-    goal = 0.99 if precisions[0] < 0.99 else 0.999
-    reached = [index for index, precision in enumerate(precisions) if precision >= goal]
-    return coverage[reached[0] if reached else precisions.index(max(precisions))]
+    for goal in _GOALS:
+        for row in coverage:
+            if row["rows"] >= _LEAST_ROWS and wilson(row["right"] / row["rows"], row["rows"])[0] >= goal:
+                return goal, row
+    return 0.0, None
 
 
 def accuracy_interval(metrics: Mapping[str, float]) -> str:
@@ -232,7 +239,7 @@ def seconds(value: float) -> str:
     return f"{value:,.1f}\u00a0s"
 
 
-def _covered(coverage: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _covered(coverage: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the table of confidences: some round ones and `chosen`, unless they cover the same rows."""
     rows = None
     for row in coverage:
