@@ -145,8 +145,6 @@ def _find_data(plan: "Plan") -> str:
 
 def describe_run(plan: "Plan") -> str:
     """Describe a run: its recipe, data, number of epochs, and the stages to do."""
-    from tasks.planning import model_check
-
     is_read = plan.data is not None or manifest.is_committed(plan.raw)
     results: list[tuple[str, URI | None]] = [
         ("download weights", plan.weights if plan.download.weights else None),
@@ -159,8 +157,6 @@ def describe_run(plan: "Plan") -> str:
     ]
     to_do = [stage for stage, uri in results if uri and not manifest.is_committed(uri)]
     stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
-    hint = model_check.batch_hint(plan) if "train" in to_do else None
-    stages += f"; WARNING: {hint}" if hint else ""
     return f"{plan.recipe.name} on {plan.download.name}, {count(plan.recipe.training.epochs, 'epoch')}; {stages}"
 
 

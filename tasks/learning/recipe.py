@@ -109,8 +109,9 @@ class Training:
 
     epochs: int = Field(ge=1, le=100_000)
     """Passes over the training rows."""
-    batch_size: int = Field(default=128, ge=1, le=2**24)
-    """Rows per optimizer step, summed over all workers."""
+    batch_size: int = Field(default=128, ge=0, le=2**24)
+    """Rows per optimizer step, summed over all workers; 0: 32, or fewer, so that an epoch has 5 steps and skips few
+    rows."""
     micro_batches: int = Field(default=1, ge=1)
     """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
     start: Annotated[Random | Pretrained | Weights | Champion, Field(discriminator="kind")] = Random()
@@ -145,7 +146,7 @@ class Training:
     """Seed of the initial weights, the order of batches and the augmentation."""
 
     def __post_init__(self) -> None:
-        if self.micro_batches > self.batch_size:
+        if self.micro_batches > self.batch_size > 0:
             raise ValueError(f"micro_batches must be <= {self.batch_size}, got {self.micro_batches}")
         if self.freeze_epochs > self.epochs:
             raise ValueError(f"freeze_epochs must be <= {self.epochs}, the number of epochs, got {self.freeze_epochs}")

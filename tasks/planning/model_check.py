@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _LONGEST_SIDE = 512
 """Pixels; larger images take too long to try."""
-_FEW_STEPS = 5
-"""Steps of an epoch below which there is a hint."""
 
 
 def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
@@ -46,8 +44,7 @@ def check_training(plan: Plan) -> None:
     """Raise `ValueError` for what would end the training after minutes, but can be known now."""
     if manifest.is_committed(plan.checkpoint):
         return
-    most, _ = num_train_rows(plan)
-    batch_size = plan.recipe.training.batch_size
+    most, batch_size = _num_train_rows(plan), plan.recipe.training.batch_size
     if most is not None and batch_size > most:
         raise ValueError(
             f"batch_size must be at most the number of training rows, {most:,}, got {batch_size}; use a "
@@ -86,31 +83,13 @@ def check_start(plan: Plan) -> None:
             raise ValueError(str(error).replace(str(path), file.files[0].copy)) from None
 
 
-def num_train_rows(plan: Plan) -> tuple[int | None, int | None]:
-    """Return the most training rows that there may be, and about how many; None until the data is read."""
-    kept = 1 - plan.recipe.split.validation_fraction
+def _num_train_rows(plan: Plan) -> int | None:
+    """Return the most training rows that there may be; None until the data is read."""
     if manifest.is_committed(plan.raw):
-        most = sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
-    elif plan.user_images is not None and plan.user_images.kind == "images":
-        splits = [file.split for file in plan.user_images.files if file.split != "test"]
-        most = len(splits)
-        if "" in splits:
-            kept *= 1 - (plan.user_images.test_fraction or 0)
-    else:
-        return None, None
-    return most, round(most * kept)
-
-
-def batch_hint(plan: Plan) -> str | None:
-    """Return a hint if the batch is large for the number of rows as far as it is known; training counts them."""
-    _, rows = num_train_rows(plan)
-    if rows is None:
-        return None
-    size = plan.recipe.training.batch_size
-    if rows // size >= _FEW_STEPS:
-        return None
-    steps = f"batch_size={size} gives {count(rows // size, 'step')} an epoch"
-    return f"with about {count(rows, 'training row')}, {steps}; use a smaller --set batch_size"
+        return sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
+    if plan.user_images is not None and plan.user_images.kind == "images":
+        return sum(file.split != "test" for file in plan.user_images.files)
+    return None
 
 
 def check_model(plan: Plan) -> str:

@@ -13,7 +13,6 @@ from storage.uri import Root
 from tasks.resources import capacity
 from tasks.runners import nodes
 from tests import mirrors
-from tests.image_folder import write_folder
 from tests.report_page.results import commit_results
 
 ALL = ["request", "storage", "data", "classes", "labels", "run", "model", "Ray", "disk", "nodes", "Prefect"]
@@ -124,15 +123,6 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
     }.items():
         check("--recipe", f"my_recipe.py:{name}", refused=says)
     assert check("--recipe", "my_recipe.py:usable")["model"].endswith(", 7,850 weights")
-
-
-def test_a_batch_that_is_large_for_the_images_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = str(write_folder(tmp_path / "pets", train=24, test=6))
-    run("--check", "--recipe", "images-resnet18", "--data", data, "--set", "batch_size=50")
-    hint = "WARNING: with about 67 training rows, batch_size=50 gives 1 step an epoch; use a smaller"
-    assert hint in capsys.readouterr().out
-    run("--check", "--recipe", "images-resnet18", "--data", data, "--set", "batch_size=8")
-    assert "WARNING" not in capsys.readouterr().out
 
 
 def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:

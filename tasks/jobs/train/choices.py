@@ -3,6 +3,7 @@
 No torch here, whose import takes seconds.
 """
 
+import dataclasses
 import math
 from typing import Final, TypedDict
 
@@ -11,7 +12,8 @@ from storage.terminal import count
 from tasks.jobs import dataset_parts
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import images
-from tasks.learning.epoch_metrics import local_batch_size
+from tasks.learning.epoch_metrics import choose_batch_size, local_batch_size
+from tasks.learning.recipes import Recipe
 
 RAY_DATA: Final = "ray-data"
 """Name of the loader that Ray Data feeds."""
@@ -52,7 +54,7 @@ def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int) -> str:
         num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
         loader = "resident" if num_bytes <= _RESIDENT_BYTES else "streaming"
         loader = RAY_DATA if dataset_parts.is_encoded(prepared) else loader
-    steps_per_epoch(spec.recipe.training.batch_size, prepared, workers=workers, loader=loader)
+    steps_per_epoch(resolved(spec.recipe, prepared).training.batch_size, prepared, workers=workers, loader=loader)
     if spec.recipe.resources.step == "graph" and (workers > 1 or loader != "resident"):
         raise ValueError(
             f"step must be eager with {workers} workers and loader={loader}, got 'graph'; a graph needs one worker and "
@@ -78,6 +80,12 @@ def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader
                 "--set batch_size or --workers"
             )
     return min(steps)
+
+
+def resolved(recipe: Recipe, prepared: Manifest) -> Recipe:
+    """Return `recipe` with the batch size that it chooses for the training rows of `prepared`."""
+    batch_size = choose_batch_size(recipe.training.batch_size, num_train_rows(prepared))
+    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, batch_size=batch_size))
 
 
 def num_train_rows(prepared: Manifest) -> int:

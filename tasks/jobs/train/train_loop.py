@@ -18,7 +18,7 @@ from storage.uri import URI, CheckpointURI
 from tasks.jobs import events
 from tasks.jobs.events import EPOCHS
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts
+from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, pretrained, training_state
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, is_last
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContext) -> None:
     """Train `spec.recipe` on `prepared` to its last epoch, starting from the newest complete checkpoint, if any."""
-    recipe, rank, kind = spec.recipe, context.rank, context.device.type
+    recipe, rank, kind = choices.resolved(spec.recipe, prepared), context.rank, context.device.type
     if kind == "cuda":
         torch.cuda.set_device(context.device)  # NCCL sends objects through the current device, by default the first
     threads = min(_gathered(context.threads, context.world_size))  # every rank must split its sums in the same way

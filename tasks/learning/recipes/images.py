@@ -21,7 +21,7 @@ def images_finetune() -> Recipe:
         model="timm/tf_efficientnet_lite0",
         training=Training(
             epochs=5,
-            batch_size=32,
+            batch_size=0,
             start=Pretrained(),
             optimizer=AdamW(learning_rate=1e-3),
             augment=PixelAugment(max_shift=6),
@@ -39,6 +39,6 @@ def images_resnet18() -> Recipe:
         name="images-resnet18",
         data=Data(source=USER_IMAGES, image_size=_IMAGE_SIZE, channels=3),
         model="resnet18",
-        training=Training(epochs=10, batch_size=32, augment=PixelAugment(max_shift=4)),
+        training=Training(epochs=10, batch_size=0, augment=PixelAugment(max_shift=4)),
         gate=Gate(minimum=0.0, max_p_value=0.05),
     )
