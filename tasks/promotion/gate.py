@@ -98,7 +98,7 @@ def judge(
         promoted, reason = True, f"it is already the champion, with {compared.shown()}"
     else:
         promoted, reason = _beside_champion(checkpoint, compared, rival, gate, num_before=num_before)
-    reason += compared.seen.note
+    reason += compared.seen.note + seen_rows.validated_on_seen(checkpoint)
     if promoted and gate.get("judge_only") and champion != checkpoint:
         promoted = False
         reason += f"; it was only judged; promote it with: {_by_hand(checkpoint)}"

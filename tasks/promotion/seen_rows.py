@@ -1,5 +1,6 @@
 """Test rows that count for no model: one of the compared models has seen the same image in training."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,6 +12,7 @@ from storage import manifest
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.jobs import row_tables
+from tasks.learning import images
 from tasks.promotion.correct_rows import Answers
 
 
@@ -37,8 +39,7 @@ def find(test: Answers | None, models: Mapping[str, CheckpointURI]) -> SeenRows:
     assert np.array_equal(rows["id"].to_numpy(), test.ids), "the predictions are for other test rows"
     is_seen, by, unknown = np.zeros(len(rows), bool), [], ""
     for name, model in models.items():
-        digests, missing = _seen_by(model)
-        seen = pc.is_in(rows["digest"], value_set=digests).to_numpy()
+        seen, missing = _seen_by(model, rows, test.dataset, splits=("train", "validation"))
         is_seen |= seen
         by += [f"{seen.sum():,} of {name}"] if seen.any() else []
         unknown += f"; whether {name} was trained on test rows could not be checked: {missing}" if missing else ""
@@ -50,23 +51,61 @@ def find(test: Answers | None, models: Mapping[str, CheckpointURI]) -> SeenRows:
     )
 
 
-def _seen_by(model: CheckpointURI) -> tuple[pa.ChunkedArray, str]:
-    """Return the digests of the images that `model` has seen in training, and what of them could not be read."""
-    chunks: list[pa.Array] = []
-    missing = ""
+def validated_on_seen(model: CheckpointURI) -> str:
+    """Say how many validation rows of `model` a model that it began with was trained on; nothing if none was."""
+    with contextlib.suppress(FileNotFoundError, PermissionError, Damaged, KeyError):
+        trained = manifest.load(model)
+        prepared = DatasetURI(trained.parent("prepared", of=model))
+        rows = row_tables.read_digests(prepared)
+        rows = rows.filter(pc.equal(rows["split"], "validation"))
+        seen, _ = _seen_by(trained.parent("initial", of=model), rows, prepared, splits=("train",))
+        if seen.any():
+            return (
+                f"; its best epoch was chosen on {len(rows):,} validation rows, {seen.sum():,} of which were training "
+                "rows of the model that it began with"
+            )
+    return ""
+
+
+def _seen_by(model: URI, rows: pa.Table, dataset: DatasetURI, *, splits: Sequence[str]) -> tuple[np.ndarray, str]:
+    """Return which `rows` of `dataset` were in `splits` of `model`, and why that could not be checked.
+
+    Images of one size are the same if their pixels are, others if their files are.
+    """
+    is_seen, missing = np.zeros(len(rows), bool), ""
     try:
         for prepared in _datasets(model):
-            rows = row_tables.read_digests(prepared)
-            chunks += rows.filter(pc.not_equal(rows["split"], "test"))["digest"].chunks
+            seen = row_tables.read_digests(prepared)
+            seen = seen.filter(pc.is_in(seen["split"], value_set=pa.array(splits)))
+            if _shape(prepared) == _shape(dataset):
+                is_seen |= pc.is_in(rows["digest"], value_set=seen["digest"]).to_numpy()
+            else:
+                is_seen |= np.isin(_files(dataset, rows), _files(prepared, seen))
     except KeyError:
         missing = "it does not record its data"
     except (FileNotFoundError, PermissionError, Damaged, ValueError) as error:  # deleted, or in another storage root
         missing = str(error)
-    return pa.chunked_array(chunks, row_tables.DIGEST_SCHEMA.field("digest").type), missing
+    return is_seen, missing
+
+
+def _shape(dataset: DatasetURI) -> tuple[int, int, int]:
+    return images.shape_of(manifest.load(dataset).columns["metadata"])
+
+
+def _files(dataset: DatasetURI, rows: pa.Table) -> list[str]:
+    """Return the SHA-256 of the image file of each of `rows`, which are all of the test split, or none is."""
+    if (sources := row_tables.table_of(dataset)) is not None and len(rows):
+        _, numbers, digests = row_tables.files_of(sources, rows["split"][0].as_py(), rows["id"].to_pylist())
+        if not any(number is not None for number in numbers):
+            return digests
+    raise ValueError(f"{dataset} has images of another size, and no file for each")
 
 
 def _datasets(model: URI) -> Iterator[DatasetURI]:
-    """Yield the prepared datasets of `model` and of the models that it began with, each once."""
+    """Yield the prepared datasets of `model` and of the models that it began with, each once.
+
+    Raises `ValueError` after these if the first one began with a file of weights, whose images nobody knows.
+    """
     datasets: set[DatasetURI] = set()
     initial: URI | None = model
     while initial is not None:
@@ -76,3 +115,5 @@ def _datasets(model: URI) -> Iterator[DatasetURI]:
             datasets.add(dataset)
             yield dataset
         initial = trained.parent("initial", of=checkpoint) if "initial" in trained.parents else None
+    if trained.parameters.get("start") == "file":
+        raise ValueError("training began with a file of weights, which names no images")

@@ -34,5 +34,5 @@ def test_rows_that_are_all_right_do_not_make_every_probability_one() -> None:
 
 def test_few_rows_change_probabilities_little_and_none_keep_them() -> None:
     temperatures = [float(fit_temperature(*rows(count, times=3.0))) for count in (20, 100, 1000)]
-    assert 1 < temperatures[0] < 1.3 < temperatures[1] < 2 < 2.5 < temperatures[2] < 3
+    assert 1 < temperatures[0] < 1.3 < temperatures[1] < 2.2 < 2.5 < temperatures[2] < 3
     assert float(fit_temperature(torch.empty(0, 5), torch.empty(0, dtype=torch.int64))) == 1

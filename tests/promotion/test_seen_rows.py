@@ -1,5 +1,6 @@
 """Images that move between train and test: rows that a compared model has seen in training count for no model."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tasks.planning.plan import Plan
 from tasks.planning.result_uris import evaluation_of
 from tasks.preprocess import preprocess
 from tasks.promotion.gate import judge
+from tasks.promotion.seen_rows import validated_on_seen
 from tasks.runners.runner import InProcessRunner
 from tests.image_folder import encoded
 from tests.ingested import ingested
@@ -39,7 +41,7 @@ class Versions:
         self.root, self.folder = Root(str(folder / "root")), folder / "pictures"
         self.decisions: list[Decision] = []
 
-    def prepare(self, test: Callable[[int], bool], *settings: str, kind: str = "folder") -> Plan:
+    def prepare(self, test: Callable[[int], bool], kind: str = "folder", **settings: Any) -> Plan:
         """Ingest and prepare the pictures, those with `test` numbers in the test split."""
         shutil.rmtree(self.folder, ignore_errors=True)
         rows: dict[str, list[dict[str, Any]]] = {"train": [], "test": []}
@@ -58,7 +60,7 @@ class Versions:
                 file = self.folder / split / row["label"] / row["name"]
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(row["image"])
-        recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=16", *settings])
+        recipe = recipes.override(recipes.load("images-resnet18"), {"image_size": 16} | settings)
         plan = make_plan.make_plan(
             storage=self.root, recipe=recipe, data=str(self.folder), workers=0, registered_model="p"
         )
@@ -66,10 +68,12 @@ class Versions:
         preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, plan.timeouts, runner)
         return plan
 
-    def model(self, plan: Plan, name: str = "", initial: CheckpointURI | None = None) -> CheckpointURI:
+    def model(
+        self, plan: Plan, name: str = "", initial: CheckpointURI | None = None, **parameters: Any
+    ) -> CheckpointURI:
         uri = CheckpointURI(self.root.child(f"checkpoints/{name or 'champion'}-0123456789ab"))
         parents: dict[str, URI] = {"prepared": plan.prepared} | ({"initial": initial} if initial else {})
-        commits.commit(uri, kind="checkpoint", parents=parents, parameters={}, listed=[])
+        commits.commit(uri, kind="checkpoint", parents=parents, parameters=parameters, listed=[])
         return uri
 
     def evaluation(self, plan: Plan, model: CheckpointURI, is_right: Callable[[int, int], bool]) -> EvaluationURI:
@@ -143,8 +147,7 @@ def champion(versions: Versions) -> CheckpointURI:
 def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(
     versions: Versions, champion: CheckpointURI, kind: str
 ) -> None:
-    settings = ["store=files"] if kind == "encoded" else []
-    plan = versions.prepare(second_split, *settings, kind=kind)
+    plan = versions.prepare(second_split, kind, store="files" if kind == "encoded" else "pixels")
     challenger = versions.model(plan, "challenger")
     scores = {
         model: versions.evaluation(plan, model, right)
@@ -163,7 +166,29 @@ def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(
     versions.decisions.clear()
     decision = versions.decide(plan, warm, versions.evaluation(plan, warm, is_memorized))
     assert decision.reason.startswith("test accuracy 0.5000 reaches the minimum")
-    assert decision.reason.endswith("they were training or validation rows: 24 of this model"), "its first model's rows"
+    assert "they were training or validation rows: 24 of this model" in decision.reason, "its first model's rows"
+    assert validated_on_seen(versions.model(plan, "again", initial=challenger)) == "", "of the same split"
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "says"),
+    [
+        (
+            "folder",
+            "champion",
+            r"24 of this model; its best epoch was chosen on \d+ validation rows, [1-9] of which were",
+        ),
+        ("Parquet", "champion", "could not be checked: .* has images of another size, and no file for each"),
+        ("folder", "file", "could not be checked: training began with a file of weights, which names no images"),
+    ],
+)
+def test_a_warm_start_leaks_at_no_image_size_and_from_no_file_in_silence(
+    versions: Versions, champion: CheckpointURI, kind: str, start: str, says: str
+) -> None:
+    plan = versions.prepare(second_split, kind, image_size=24)
+    warm = versions.model(plan, "warm", initial=champion if start == "champion" else None, start=start)
+    versions.decisions.clear()
+    assert re.search(says, versions.decide(plan, warm, versions.evaluation(plan, warm, is_memorized)).reason)
 
 
 def test_a_test_split_that_was_all_trained_on_decides_nothing(versions: Versions, champion: CheckpointURI) -> None:
