@@ -24,7 +24,8 @@ def file(module_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def weights(file: Path) -> dict[str, Tensor]:
     """The same, read."""
-    return load_file(file)
+    tensors: dict[str, Tensor] = load_file(file)
+    return tensors
 
 
 def classifier(model: str = lite0.MODEL, *, num_classes: int = 3, channels: int = 3, size: int = 64) -> Classifier:
