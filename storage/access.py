@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from storage import error_policy, files, s3
 from storage.uri import URI, Root, redact_text
 
+_LACKING = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Errors of a file system that cannot do something at all."""
+
 
 def check_readable(uri: URI, *, option: str = "--storage") -> None:
     """Check, without writing, that there is a file below `uri`, or on a disk a folder with content.
@@ -31,7 +34,7 @@ def check_writable(root: Root) -> float:
     """
     with errors_as_value_error(root, option="--storage", verb="write to"):
         if root.is_s3:
-            s3.check_bucket(root)
+            s3.has_content(root)  # with SeaweedFS, a write would create a missing bucket
         elif not os.path.isdir(root.parent):
             raise FileNotFoundError(errno.ENOENT, "the folder above it does not exist (is its disk mounted?)", root)
         else:
@@ -52,18 +55,19 @@ def check_writable(root: Root) -> float:
 @contextlib.contextmanager
 def errors_as_value_error(uri: URI, *, option: str, verb: str) -> Iterator[None]:
     """Turn every failure to reach `uri` into one `ValueError` that names `option` and the next step."""
-    advice = "check AWS_ENDPOINT_URL and the AWS_* variables" if uri.is_s3 else "choose another folder"
     try:
         yield
         return
     except OSError as error:
         reason = error.strerror or str(error)
-        if uri.is_s3 and isinstance(error, FileNotFoundError):
-            reason, advice = "its bucket does not exist", "create it or choose another"
-        elif uri.is_s3 and isinstance(error, PermissionError):
-            reason = "access denied"
+        if error.errno in _LACKING and (error.filename2 or not error.filename):  # of a link, or a flush
+            reason = f"its file system lacks {'hard links' if error.filename2 else 'fsync'} ({reason})"
+        if not uri.is_s3:
+            reason = f"{reason}; choose another folder"
+        elif isinstance(error, FileNotFoundError):
+            reason = "its bucket does not exist; create it or choose another"
     except Exception as error:
         if not uri.is_s3 or not (isinstance(error, ValueError) or error_policy.is_storage_error(error)):
             raise
-        reason = " ".join(str(error).split())
-    raise ValueError(f"{option}: cannot {verb} {uri}: {redact_text(reason)}; {advice}")
+        reason = f"{' '.join(str(error).split())}; {s3.ADVICE}"
+    raise ValueError(f"{option}: cannot {verb} {uri}: {redact_text(reason)}")

@@ -29,6 +29,8 @@ _NO_MEMORY = re.compile(r"can't allocate memory|(CUDA|Cuda) .*out of memory|CUBL
 _STATUS = (500, 502, 503, 504)
 S3_CODES = ("ConditionalRequestConflict", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown")
 """Error codes with which S3 asks for a retry, of a request or of one file in it, whatever the HTTP status."""
+EXPIRED_CODES = ("ExpiredToken", "InvalidToken")
+"""Error codes of temporary keys that have expired: the next try finds new ones if they are renewed meanwhile."""
 _S3_CLIENTS = ("aiobotocore", "aiohttp", "botocore")
 """Packages whose errors s3fs and botocore may pass on."""
 
@@ -67,7 +69,7 @@ def is_transient_on_s3(error: BaseException | None) -> bool:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return status in _STATUS or response.get("Error", {}).get("Code") in S3_CODES
+            return status in _STATUS or response.get("Error", {}).get("Code") in S3_CODES + EXPIRED_CODES
         if isinstance(error, exceptions.SSLError):
             return False
         if isinstance(error, (*unanswered, *broken_off, TimeoutError, ConnectionError)):

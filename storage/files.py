@@ -104,13 +104,11 @@ def put(uri: URI, content: bytes | Path, *, mode: Literal["create", "replace"] =
             s3.create(uri, content)
         else:
             s3.replace(uri, content)
-    elif isinstance(content, bytes):
+    else:
         try:
             _put_on_disk(uri, content, mode)
         except FileNotFoundError:  # another run of the same command has just removed the folder: scratch of a result
             _put_on_disk(uri, content, mode)
-    else:
-        _put_on_disk(uri, content, mode)
     failpoint("written", uri)
 
 
@@ -130,7 +128,11 @@ def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "repla
                 shutil.move(content, temporary)  # a rename if both are on one disk
             failpoint("write", uri)
             _flush(temporary)
-            (_link if mode == "create" else os.replace)(temporary, uri)
+            try:
+                (os.link if mode == "create" else os.replace)(temporary, uri)
+            except FileExistsError:
+                if not os.path.samefile(temporary, uri):  # NFS may lose its reply, and say this when asked again
+                    raise
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
@@ -138,15 +140,6 @@ def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "repla
             raise _disk_full(str(folder), needed=needed) from None
         raise
     _flush(folder)
-
-
-def _link(temporary: Path, uri: URI) -> None:
-    with _required("hard links"):
-        try:
-            os.link(temporary, uri)
-        except FileExistsError:
-            if not os.path.samefile(temporary, uri):  # NFS may lose its reply, and say this when asked again
-                raise
 
 
 def children(uri: URI) -> list[str]:
@@ -275,18 +268,6 @@ def _flush(path: Path) -> None:
     """Flush the file or folder `path` to disk, so that it survives a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        with _required("fsync"):
-            os.fsync(handle)
+        os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextlib.contextmanager
-def _required(feature: str) -> Iterator[None]:
-    """Name `feature` in the error of a file system that lacks it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise OSError(error.errno, f"its file system lacks {feature} ({error.strerror})") from None
-        raise

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from storage.error_policy import S3_CODES, is_transient_on_s3
+from storage.error_policy import EXPIRED_CODES, S3_CODES, is_transient_on_s3
 from storage.uri import URI, redact_text
 
 T = TypeVar("T")
@@ -38,6 +38,14 @@ _ERRORS = {
     412: (FileExistsError, errno.EEXIST),
 }
 """What the HTTP status of a refused request means; 412: a condition of it does not hold."""
+ADVICE = "check AWS_ENDPOINT_URL and the AWS_* variables"
+"""Next step after most errors."""
+_ADVICE = {
+    "RequestTimeTooSkewed": "set the clock of this machine",
+    **dict.fromkeys(EXPIRED_CODES, "renew the temporary keys, then run the same command again"),
+    **dict.fromkeys(("checksum", "NotImplemented"), "try AWS_REQUEST_CHECKSUM_CALCULATION=when_required"),
+}
+"""Next step after other errors, by S3's code or a word of its message."""
 
 
 class Overwritten(OSError):
@@ -150,13 +158,8 @@ def remove(uri: URI) -> None:
 
 
 def has_content(uri: URI) -> bool:
-    """Return whether there is a file below `uri`; waits at most 10 s for an answer."""
+    """Return whether there is a file below `uri`; raises `FileNotFoundError` without its bucket; waits at most 10 s."""
     return bool(_call("list_objects_v2", uri, Prefix=_prefix(uri), MaxKeys=1, quickly=True).get("Contents"))
-
-
-def check_bucket(uri: URI) -> None:
-    """Check, within 10 s, that the bucket exists: with SeaweedFS, a write would create a missing bucket."""
-    _call("head_bucket", uri, quickly=True)
 
 
 def for_pyarrow() -> Any:
@@ -172,12 +175,20 @@ def for_pyarrow() -> Any:
 def _s3fs() -> Any:
     import s3fs
 
-    return s3fs.S3FileSystem(use_listings_cache=False)
+    return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)  # a cached one keeps expired keys
 
 
 def _remove(uri: URI, keys: Sequence[str]) -> None:
     objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-    for failed in _call("delete_objects", uri, Delete=objects).get("Errors", []):
+    try:
+        failures = _call("delete_objects", uri, Delete=objects).get("Errors", [])
+    except OSError as error:
+        if is_transient_on_s3(error):
+            raise
+        failures = []
+        for key in keys:  # some servers do not have that request, or want an MD5 with it
+            _call("delete_object", f"s3://{_split(uri)[0]}/{key}")
+    for failed in failures:
         message = f"{failed.get('Key')} below {uri} cannot be removed ({failed.get('Code')})"
         raise ConnectionError(message) if failed.get("Code") in S3_CODES else OSError(errno.EIO, message)
 
@@ -208,8 +219,14 @@ def _call(verb: str, uri: str, *, quickly: bool = False, **arguments: Any) -> di
         answer: dict[str, Any] = getattr(client, verb)(Bucket=bucket, **arguments)
     except ClientError as error:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if verb == "head_object" and status in (400, 403):
+            _call("list_objects_v2", uri, MaxKeys=1)  # is refused as well, with the reason: that of a HEAD has no body
+        code, message = (error.response.get("Error", {}).get(name, "") for name in ("Code", "Message"))
+        if code in EXPIRED_CODES:
+            _client.cache_clear()  # the next try reads the keys again
+        advice = _ADVICE.get("checksum" if "checksum" in message else code, ADVICE)
         kind, number = _ERRORS.get(status, (OSError, errno.EIO))
-        raise kind(number, error.response.get("Error", {}).get("Message") or str(error), str(uri)) from error
+        raise kind(number, f"{message or error} ({code}); {advice}", str(uri)) from error
     return answer
 
 

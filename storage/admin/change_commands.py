@@ -139,10 +139,9 @@ def gc(
     """
     root = existing_root(storage)
     now = access.check_writable(root)
-    if abs(ahead_s := time.time() - now) > _MOST_SKEW_S:
-        skew = datetime.timedelta(seconds=round(abs(ahead_s)))
-        side = "ahead of" if ahead_s > 0 else "behind"
-        raise ValueError(f"--storage: this machine's clock is {skew} {side} that of {root}; set it, then run gc again")
+    if (skew_s := abs(time.time() - now)) > _MOST_SKEW_S:
+        skew = datetime.timedelta(seconds=round(skew_s))
+        raise ValueError(f"--storage: the clocks of {root} and of this machine differ by {skew}; set the wrong one")
     num_items = num_bytes = 0
     try:
         garbage = Garbage(root, keep_days=keep_days, now=now)

@@ -29,8 +29,6 @@ _PIECE_BYTES = 2**20  # bytes held in memory at a time
 _STALL_S = 30  # seconds without data after which a connection is given up
 _TRICKLE_S, _LEAST_BYTES = 60, 2**16
 """A connection is given up, too, if it brings less than so many bytes in so many seconds."""
-_USER_AGENT = "pytorch/vision"
-"""As torchvision calls itself: some mirrors refuse Python's own."""
 
 
 class DownloadFailed(RuntimeError):
@@ -142,7 +140,7 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
 
 def _pieces(url: str) -> Iterator[bytes]:
     """Yield a file of the web; raises `TimeoutError` if it stalls or trickles, `ConnectionError` if it breaks off."""
-    request = urllib.request.Request(url, headers={"User-Agent": _USER_AGENT})
+    request = urllib.request.Request(url, headers={"User-Agent": "pytorch/vision"})  # some refuse Python's
     with urllib.request.urlopen(request, timeout=_STALL_S) as answer:
         since, received = time.monotonic(), 0
         while piece := answer.read1(_PIECE_BYTES):

@@ -36,7 +36,7 @@ def initial_weights(recipe: Recipe) -> Download | None:
         with access.errors_as_value_error(uri, option="start", verb="read"), contextlib.suppress(FileNotFoundError):
             if uri.is_s3:  # a server that does not answer is refused within 10 s; reading would be retried for minutes
                 with contextlib.suppress(OSError):  # keys that may only read one file
-                    s3.check_bucket(uri)
+                    s3.has_content(uri)
             digest = _sha256(uri, files.entry(uri))
         if digest is None:
             raise ValueError(f"start: there is no file {uri}; give one with --set start=FILE, or use start=random")

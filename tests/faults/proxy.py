@@ -13,9 +13,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
 
-Fault = Literal["500", "503", "403", "reset", "stall", "truncated", "lost", "slow"]
-"""What a request gets: a status; a reset before it is handled; silence; half of the body; a reset after it was handled;
-or its answer drop by drop."""
+Fault = Literal[
+    "500", "503", "403", "skew", "expired", "unknown", "checksum", "reset", "stall", "truncated", "lost", "slow"
+]
+"""What a request gets: a refusal; a reset before it is handled; silence; half of the body; a reset after it was
+handled; or its answer drop by drop."""
+_REFUSALS: dict[str, tuple[int, str]] = {
+    "500": (500, "InternalError"),
+    "503": (503, "ServiceUnavailable"),
+    "403": (403, "AccessDenied"),
+    "skew": (403, "RequestTimeTooSkewed"),
+    "expired": (400, "ExpiredToken"),
+    "unknown": (501, "NotImplemented"),
+    "checksum": (400, "InvalidArgument"),
+}
+"""Status and code of each refusal."""
 STALL_S = 75.0
 """How long a stalled request is held: longer than a client waits."""
 _SLOW_S = 3.0
@@ -99,8 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "stall":
             self.server.proxy.ended.wait(STALL_S)
             self._reset()
-        elif fault in ("500", "503", "403"):
-            self._refuse(int(fault))
+        elif fault in _REFUSALS:
+            self._refuse(fault)
         else:
             self._answer(body, fault)
 
@@ -121,9 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
             if size == 0:
                 return frames
 
-    def _refuse(self, status: int) -> None:
-        code = {403: "AccessDenied", 500: "InternalError", 503: "ServiceUnavailable"}[status]
-        content = f"<Error><Code>{code}</Code><Message>spoilt</Message></Error>".encode()
+    def _refuse(self, fault: Fault) -> None:
+        status, code = _REFUSALS[fault]
+        content = f"<Error><Code>{code}</Code><Message>spoilt: {fault}</Message></Error>".encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

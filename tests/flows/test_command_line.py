@@ -17,7 +17,7 @@ from tests.s3 import Server
     ("bucket", "env", "words"),
     [
         ("no-such-bucket", {}, "does not exist"),
-        ("{bucket}", {"AWS_SECRET_ACCESS_KEY": "hidden"}, "access denied"),
+        ("{bucket}", {"AWS_SECRET_ACCESS_KEY": "hidden"}, "SignatureDoesNotMatch"),
         ("{bucket}", {"AWS_ENDPOINT_URL": "http://{host}/?key=hidden"}, "must not contain a user name, password or"),
     ],
 )

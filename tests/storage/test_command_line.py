@@ -255,18 +255,15 @@ def test_gc_deletes_what_its_dry_run_lists(root: Root, model: Model, ask: Ask) -
     assert ask("verify", "--deep", "--storage", root).code == 0
 
 
-@pytest.mark.parametrize(("days", "side"), [(40, "ahead of"), (-1, "behind")])
 def test_gc_trusts_no_clock_that_is_not_the_storages(
-    root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch, days: int, side: str
+    root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, now = results.listing(root), time.time() + days * 24 * 3600
+    before, now = results.listing(root), time.time() + 40 * 24 * 3600
     monkeypatch.setattr(time, "time", lambda: now)
     for options in ([], ["--dry-run"]):
         answer = ask("gc", *options, "--storage", root)
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-        assert (
-            f"this machine's clock is {abs(days)} day" in answer.err[0] and f" {side} that of {root};" in answer.err[0]
-        )
+        assert f"--storage: the clocks of {root} and of this machine differ by 40 days" in answer.err[0]
     assert results.listing(root) == before
 
 

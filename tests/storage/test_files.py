@@ -271,8 +271,8 @@ class TestAccess:
     def test_file_system_is_refused_by_what_it_lacks_and_nothing_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, feature: str
     ) -> None:
-        def refuse(*_: object) -> None:
-            raise OSError(number, os.strerror(number))
+        def refuse(*paths: Path | int) -> None:
+            raise OSError(number, os.strerror(number), *([paths[0], None, paths[1]] if call == "link" else []))
 
         monkeypatch.setattr(os, "chmod", refuse)
         access.check_writable(Root(str(tmp_path)))
@@ -291,7 +291,7 @@ class TestAccess:
         ("variable", "value", "problem"),
         [
             ("", "", r"/x: its bucket does not exist"),
-            ("AWS_SECRET_ACCESS_KEY", "hidden", r"access denied; .*AWS_\*"),
+            ("AWS_SECRET_ACCESS_KEY", "hidden", r"SignatureDoesNotMatch\); check .*AWS_\*"),
             ("AWS_ENDPOINT_URL", "http://127.0.0.1:{port}", "AWS_ENDPOINT_URL"),
             ("AWS_ENDPOINT_URL", "http://me:hidden@127.0.0.1:{port}", "AWS_ENDPOINT_URL"),
             ("AWS_ENDPOINT_URL", "nonsense", "AWS_ENDPOINT_URL"),

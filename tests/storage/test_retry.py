@@ -1,5 +1,6 @@
 """Errors of a real S3 server: only transient ones are retried. And a full disk."""
 
+import dataclasses
 import os
 import subprocess
 from collections.abc import Iterator
@@ -7,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from storage import error_policy, files
+from storage import access, error_policy, files
 from storage import s3 as s3_verbs
-from storage.uri import URI
+from storage.uri import URI, Root
 from tests.faults import proxy
 from tests.faults.proxy import Proxy, RequestFault
 from tests.s3 import Server
@@ -78,6 +79,48 @@ def test_refused_access_is_told_at_once_and_a_persistent_error_after_one_more_tr
     with pytest.raises(ConnectionError, match="failing for 0 s, last error: .*spoilt.*; check the server at AWS_ENDPO"):
         files.read(file)
     assert len(spoiling.injected) == 3, "tried once again, however little time there is"
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("403", r"spoilt: 403 \(AccessDenied\); check AWS_ENDPOINT_URL"),
+        ("skew", r"spoilt: skew \(RequestTimeTooSkewed\); set the clock of this machine"),
+        ("expired", r"spoilt: expired \(ExpiredToken\); renew the temporary keys"),
+        ("checksum", r"\(InvalidArgument\); try AWS_REQUEST_CHECKSUM_CALCULATION=when_required"),
+    ],
+)
+def test_refusal_is_told_in_the_words_of_the_server_with_its_own_next_step(
+    spoiling: Proxy, file: URI, fault: proxy.Fault, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_verbs, "PATIENCE_S", 0.0)
+    spoiling.pending = [RequestFault(fault=fault, method=method, part="", times=9) for method in ("GET", "HEAD")]
+    with pytest.raises(OSError, match=says):
+        files.exists(file)
+    with pytest.raises(ValueError, match=f"--storage: cannot write to .*: .*{says}"):
+        access.check_writable(Root(file))
+
+
+def test_expired_keys_are_read_again(
+    s3: Server, spoiling: Proxy, file: URI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.put(file, b"content")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name, value in dataclasses.replace(s3, access_key="old").configured(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PermissionError, match="InvalidAccessKeyId"):
+        files.exists(file)
+    s3.configured(tmp_path)
+    spoiling.pending = [RequestFault(fault="expired", method=method, part="") for method in ("GET", "HEAD")]
+    assert files.exists(file) and len(spoiling.injected) == 2
+
+
+def test_server_that_refuses_to_delete_several_files_at_once_deletes_one_by_one(spoiling: Proxy, file: URI) -> None:
+    files.put(file, b"content")
+    spoiling.pending = [RequestFault(fault="unknown", method="POST", part="")]
+    files.remove(file.parent)
+    assert spoiling.injected and files.walk(file.parent) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
