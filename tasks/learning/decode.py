@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageError
 
 from storage.error_policy import Permanent
 from tasks.learning import thumbnails
@@ -25,6 +25,8 @@ _LARGE = 2**23
 """Pixels from which a process decodes one image at a time: one takes up to 20 bytes a pixel."""
 _one_large = threading.Lock()
 _CAMERA_LENGTH = 60
+_PNG_TEXT_BYTES = 2**25
+"""Largest text or color profile of a PNG; Pillow refuses to read the pixels beside one of 1 MiB."""
 _JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")
 """Marker of a segment or of the end; neither a stuffed byte nor a restart marker, which stand among the pixels."""
 _JPEG_END = b"\xd9"
@@ -104,6 +106,7 @@ def _opened(content: bytes) -> Iterator[Image.Image]:
     """Open an image without decoding it. Raises `Unreadable`, also for errors in the block."""
     if not content:
         raise Unreadable("empty file")
+    PngImagePlugin.MAX_TEXT_CHUNK = _PNG_TEXT_BYTES
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             yield image
@@ -129,6 +132,9 @@ def _camera(image: Image.Image) -> str:
 def _flat(image: Image.Image) -> Image.Image:
     """Rotate an open image by its EXIF and put it on white."""
     _check_bits(image)
+    if "exif" in image.info:
+        with contextlib.suppress(SyntaxError):  # broken metadata of a good image: from now on Pillow finds none
+            image.getexif()
     upright = ImageOps.exif_transpose(image)
     return _on_white(_gray(upright) if image.mode.startswith("I;16") else upright)
 
