@@ -1,6 +1,7 @@
 """Ingest: turn downloaded files, or the user's images, into a raw dataset in Parquet."""
 
 import dataclasses
+import logging
 from typing import Any
 
 from prefect import task
@@ -8,6 +9,7 @@ from prefect import task
 from storage import manifest, reference
 from storage.uri import DatasetURI, FilesURI
 from tasks.jobs.ingest import user_files
+from tasks.jobs.preprocess import data_problems
 from tasks.jobs.spec import IngestSpec, scratch_of
 from tasks.learning import images
 from tasks.orchestration.prefect_options import task_options
@@ -28,8 +30,11 @@ def ingest(
     """
     with stage("ingest", raw) as current:
         if parameters.user_images is not None:
-            for note in [*parameters.user_images.left_out, *parameters.user_images.notes]:
-                logger().warning("--data: %s", note)
+            for left_out in parameters.user_images.left_out:
+                is_harmless = left_out.reason.startswith(data_problems.HARMLESS)
+                logger().log(logging.INFO if is_harmless else logging.WARNING, "--data: %s", left_out)
+            for note in parameters.user_images.notes:
+                logger().info("--data: %s", note)
         elif parameters.source is not None and parameters.source.notice:
             logger().warning("this is %s", parameters.source.notice)
         if not current.reused:

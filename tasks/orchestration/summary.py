@@ -44,7 +44,7 @@ def summarize(
             "predictions": plan.predictions,
             "report": page,
         },
-        "data_problems": [problem.summary for problem in problems if not problem.is_minor],
+        "data_problems": [problem.summary for problem in problems if not (problem.is_minor or problem.is_listed)],
         "metrics": {name: value for name, value in evaluated.items() if name != "notice"},
         "test_accuracy_interval": wilson(evaluated["test_accuracy"], evaluated["num_rows"]),
         "promoted": decision.promoted,

@@ -59,6 +59,7 @@ def test_every_file_is_read_or_counted_with_the_reason_and_the_first_names(pictu
         "hidden: the name begins with a dot": [".git/a.png", "train/.b.png", "train/pears/._photo 1.png"],
         "in no class folder": ["extra/pears/d.png", "f.png", "train/e.png"],
         "not images or Parquet, by their file names": ["readme.txt"],
+        "archives, which are not opened; unpack them": ["train/pears/more.ZIP"],
         listing.UNREAD: ["train/pears/c.HEIC"],
         "system files": ["train/pears/Thumbs.db"],
         "in a split validation: validation rows are taken from train": ["val/pears/g.png"],

@@ -20,6 +20,8 @@ _PAIRS = 20
 _SHOWN = 3
 """Most details in a line of the log."""
 
+HARMLESS = ("hidden", "system files")
+"""Starts of the reasons for which files are left out that nobody misses."""
 Statistics = Mapping[str, Any]
 _T = TypeVar("_T")
 
@@ -34,6 +36,9 @@ class DataProblem:
     """Files, rows or reasons; the last is `...` if there are more."""
     is_minor: bool = False
     """Whether only the section Data shows it, as nothing needs to be done, for example about system files."""
+
+    is_listed: bool = False
+    """Whether the log of `ingest` has listed it already."""
 
     def __str__(self) -> str:
         return ": ".join([self.summary, ", ".join(self.details[:_SHOWN])]) if self.details else self.summary
@@ -60,8 +65,8 @@ def by_split(values: Mapping[str, _T]) -> dict[str, _T]:
 def _left_out_files(raw: Statistics) -> Iterator[DataProblem]:
     for files in raw.get("left_out") or []:
         summary = f"{count(files['count'], 'file')} left out ({files['reason']})"
-        is_minor = files["reason"].startswith(("hidden", "system files"))
-        yield DataProblem(summary=summary, details=_named(files["first"], files["count"]), is_minor=is_minor)
+        is_minor, details = files["reason"].startswith(HARMLESS), _named(files["first"], files["count"])
+        yield DataProblem(summary=summary, details=details, is_minor=is_minor, is_listed=True)
 
 
 def _excluded_rows(raw: Manifest, prepared: Statistics) -> Iterator[DataProblem]:

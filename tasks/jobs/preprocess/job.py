@@ -86,7 +86,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         },
     )
     for problem in find_data_problems(raw, prepared):
-        if not (problem.is_minor or is_fold):
+        if not (problem.is_minor or problem.is_listed or is_fold):
             events.write_line(f"WARNING: {problem}")
 
 

@@ -24,6 +24,7 @@ _UNREAD = (*_CAMERA_RAW, ".heic", ".heif", ".hif", ".jxl", ".jp2", ".psd", ".tga
 """Endings of images that are not read: a user who has them expects that they are."""
 UNREAD = "images in a format that is not read; convert them to JPEG or PNG"
 """Reason for which such files are left out."""
+_ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 _SYSTEM_FILES = re.compile(
     r"@eadir|@tmp|@sharesnap|@quarantine|#recycle|#snapshot|@recycle|@recently-snapshot|@transcode|~snapshot"  # NAS
     r"|\$recycle\.bin|recycle[rd]|system volume information|found\.000|(eh)?thumbs(_vista)?\.db|desktop\.ini"
@@ -127,6 +128,7 @@ def _sort(entry: Entry, uri: URI, listing: Listing) -> None:
         listing.skipped["links to folders, which are not followed"].append(entry.path)
     else:
         reason = UNREAD if name.endswith(_UNREAD) else "not images or Parquet, by their file names"
+        reason = "archives, which are not opened; unpack them" if name.endswith(_ARCHIVES) else reason
         listing.skipped[reason].append(entry.path)
 
 
