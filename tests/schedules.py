@@ -40,7 +40,7 @@ def check_both_ran(server: Server, photos: Path) -> None:
     (photos / "train" / "pears" / "late.png").write_bytes(encoded(5000, 0))
     await_that(lambda: any(run["start_time"] > added for run in _completed(server)), limit_s=300)
     artifacts = [str(server.artifacts(run["id"])) for run in _completed(server)]
-    assert all(re.search(r"'photos-[0-9a-f]{8}-summary': .*images-resnet18", shown) for shown in artifacts)
+    assert all(re.search(r"'photos-[0-9a-f]{8}-summary': .*images-small-cnn", shown) for shown in artifacts)
     for name in runs:
         deployment = server.deployment(f"images/{name}")
         for schedule in deployment["schedules"]:

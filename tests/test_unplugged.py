@@ -41,7 +41,7 @@ def test_first_command_trains_on_the_sample_and_names_the_next_one(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == "next           all of MNIST: python flows/pipeline.py --recipe mnist-resnet18"
-    (page,) = tmp_path.glob("data/reports/mnist-sample-resnet18-*/index.html")
+    (page,) = tmp_path.glob("data/reports/mnist-sample-small-cnn-*/index.html")
     assert lines[-2].endswith(str(page)) and any(line.startswith("decision       promoted: ") for line in lines)
 
 

@@ -132,7 +132,7 @@ def _plan(
     checkpoint = result_of(
         kinds.CHECKPOINT,
         root,
-        name=f"{data.name}-{recipe.name}" if data.is_user_images else recipe.name,
+        name=f"{data.name}-{recipes.title(recipe)}" if data.is_user_images else recipes.title(recipe),
         parents=[prepared, *([initial] if initial else []), *([stored] if stored else [])],
         parameters=values,
     )
@@ -187,7 +187,7 @@ def _plan(
         predict=predict,
         promote=PromoteParameters(registered_model=registered_model, gate=gate_settings, predict=predict),
         report=ReportParameters(
-            recipe_name=recipe.name,
+            recipe_name=recipes.title(recipe),
             data_name=data.name,
             values=recipes.flat(recipe.to_dict()) | {"workers": "auto"} | scale,
             changes=recipes.changes(recipe) | scale,

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,7 @@ def initial_weights(recipe: Recipe) -> Download | None:
         file = SourceFile(name=f"weights{Path(uri).suffix}", md5="", sha256=digest, copy=copy)
     else:
         return None
-    words = re.sub("[^a-z0-9]+", "-", recipe.model.partition("@")[0].lower()).strip("-")
-    return Download(name=f"weights-{words}"[:50], files=(file,), mirrors=())
+    return Download(name=f"weights-{models.in_names(recipe.model)}"[:50], files=(file,), mirrors=())
 
 
 @functools.cache

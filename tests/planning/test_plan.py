@@ -132,6 +132,15 @@ class TestURIs:
         assert not changed(make(tmp_path, "device=cuda"), make(tmp_path, "device=cuda", "step=graph"))
 
     @pytest.mark.parametrize(
+        ("model", "name"),
+        [("resnet18", "mnist-resnet18"), ("small-cnn", "mnist-small-cnn"), ("timm/resnet18", "mnist-timm-resnet18")],
+    )
+    def test_results_are_named_after_the_model_that_they_have(self, tmp_path: Path, model: str, name: str) -> None:
+        plan = make(tmp_path, f"model={model}")
+        names = {uri.name.rpartition("-")[0] for uri in (plan.checkpoint, plan.predictions, plan.evaluation)}
+        assert names == {plan.report.recipe_name} == {name}
+
+    @pytest.mark.parametrize(
         "settings", [("optimizer=sgd", "momentum=0.8"), ("model=timm/resnet18", "start=pretrained", "freeze_epochs=1")]
     )
     def test_field_of_a_variant_changes_everything_from_the_checkpoint_on(

@@ -8,6 +8,7 @@ A name has one spelling, that of `canonical`: ours with `-` for `_`, those of ti
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,11 @@ def check_known(name: str) -> None:
             raise ValueError(f"model must be one that timm.list_pretrained() names, got {name!r}: {error}") from None
     elif name not in known():
         raise ValueError(f"model must be one of {', '.join(known())}, or timm/NAME such as timm/resnet34, got {name!r}")
+
+
+def in_names(model: str) -> str:
+    """Return `model` as it may be part of the name of a result: `timm/resnet18.a1_in1k` as `timm-resnet18-a1-in1k`."""
+    return re.sub("[^a-z0-9]+", "-", model.partition("@")[0].lower()).strip("-")
 
 
 def build(name: str, *, image_shape: Sequence[int], num_classes: int, pretrained: bool = False) -> "nn.Module":

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.learning import settings, user_code
+from tasks.learning import models, settings, user_code
 from tasks.learning.augment_settings import FileAugment, PixelAugment
 from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
 from tasks.learning.recipe import SGD, AdamW, Data, Gate, Own, Recipe, Resources, Split, Training, flat, from_dict
@@ -40,6 +40,7 @@ __all__ = [
     "names",
     "override",
     "own",
+    "title",
 ]
 
 
@@ -93,6 +94,14 @@ def _outside(name: str) -> Recipe:
     if not isinstance(recipe, Recipe):
         raise ValueError(f"--recipe: {path}:{function}() must return a Recipe, got {type(recipe).__name__}")
     return dataclasses.replace(recipe, origin=f"{path}:{function}")
+
+
+def title(recipe: Recipe) -> str:
+    """Return the name of `recipe`, as its results have it: with the model that replaces its original's, if one does."""
+    usual = load(recipe.origin or recipe.name).model
+    if recipe.model == usual:
+        return recipe.name
+    return f"{recipe.name.removesuffix(f'-{usual}')}-{models.in_names(recipe.model)}"[:64].rstrip("-")
 
 
 def changes(recipe: Recipe) -> dict[str, Any]:
