@@ -27,7 +27,8 @@ _NO_MEMORY = re.compile(r"can't allocate memory|(CUDA|Cuda) .*out of memory|CUBL
 """Messages of torch on a CPU, CUDA, NCCL and cuBLAS."""
 
 _STATUS = (500, 502, 503, 504)
-S3_CODES = ("ConditionalRequestConflict", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown")
+_CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
+S3_CODES = (*_CONFLICTS, "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown")
 """Error codes with which S3 asks for a retry, of a request or of one file in it, whatever the HTTP status."""
 EXPIRED_CODES = ("ExpiredToken", "InvalidToken")
 """Error codes of temporary keys that have expired: the next try finds new ones if they are renewed meanwhile."""

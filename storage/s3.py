@@ -200,7 +200,10 @@ def _pages(folder: URI, **options: str) -> Iterator[dict[str, Any]]:
         yield page
         if not page.get("IsTruncated"):
             return
-        options["ContinuationToken"] = page["NextContinuationToken"]
+        token = page.get("NextContinuationToken")
+        if token in (None, options.get("ContinuationToken")):  # some servers do this for ever
+            raise OSError(errno.EIO, "the server repeats a page of its listing", str(folder))
+        options["ContinuationToken"] = token
 
 
 def _request(verb: str, uri: str, **arguments: Any) -> dict[str, Any]:

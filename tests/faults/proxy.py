@@ -10,14 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
 from urllib.parse import urlsplit
 
-Fault = Literal[
-    "500", "503", "403", "skew", "expired", "unknown", "checksum", "reset", "stall", "truncated", "lost", "slow"
-]
-"""What a request gets: a refusal; a reset before it is handled; silence; half of the body; a reset after it was
-handled; or its answer drop by drop."""
+Fault = str
+"""What a request gets: one of the refusals; a `reset` before it is handled; silence (`stall`); half of the body
+(`truncated`); a reset after it was handled (`lost`); or its answer drop by drop (`slow`)."""
 _REFUSALS: dict[str, tuple[int, str]] = {
     "500": (500, "InternalError"),
     "503": (503, "ServiceUnavailable"),
@@ -26,8 +23,11 @@ _REFUSALS: dict[str, tuple[int, str]] = {
     "expired": (400, "ExpiredToken"),
     "unknown": (501, "NotImplemented"),
     "checksum": (400, "InvalidArgument"),
+    "conflict": (409, "OperationAborted"),
+    "endless": (200, "as if it were a listing whose next page is itself"),
 }
 """Status and code of each refusal."""
+_ENDLESS = "<List><IsTruncated>true</IsTruncated><NextContinuationToken>1</NextContinuationToken></List>"
 STALL_S = 75.0
 """How long a stalled request is held: longer than a client waits."""
 _SLOW_S = 3.0
@@ -135,7 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, fault: Fault) -> None:
         status, code = _REFUSALS[fault]
-        content = f"<Error><Code>{code}</Code><Message>spoilt: {fault}</Message></Error>".encode()
+        error = f"<Error><Code>{code}</Code><Message>spoilt: {fault}</Message></Error>"
+        content = (_ENDLESS if fault == "endless" else error).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -37,7 +37,7 @@ def test_read_is_retried_after_transient_errors(spoiling: Proxy, file: URI, faul
     assert len(spoiling.injected) == (1 if fault == "slow" else 2)
 
 
-@pytest.mark.parametrize("fault", ["500", "reset", "lost"])
+@pytest.mark.parametrize("fault", ["500", "reset", "lost", "conflict"])
 def test_write_is_retried_and_a_disturbed_creator_learns_that_the_file_is_its_own(
     spoiling: Proxy, file: URI, fault: proxy.Fault
 ) -> None:
@@ -114,6 +114,12 @@ def test_expired_keys_are_read_again(
     s3.configured(tmp_path)
     spoiling.pending = [RequestFault(fault="expired", method=method, part="") for method in ("GET", "HEAD")]
     assert files.exists(file) and len(spoiling.injected) == 2
+
+
+def test_listing_that_repeats_itself_is_refused(spoiling: Proxy, file: URI) -> None:
+    spoiling.pending = [RequestFault(fault="endless", method="GET", part="", times=99)]
+    with pytest.raises(OSError, match="repeats a page of its listing"):
+        files.walk(file.parent)
 
 
 def test_server_that_refuses_to_delete_several_files_at_once_deletes_one_by_one(spoiling: Proxy, file: URI) -> None:
