@@ -73,9 +73,8 @@ def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     )
     tell("storage", plan.root)
     tell("data", _find_data(plan))
-    summary = data_summary.of_plan(plan)
-    tell("classes", summary.classes)
-    tell("labels", summary.labels)
+    for name, line in zip(("classes", "labels"), data_summary.of_plan(plan), strict=True):
+        tell(name, line)
     if options.check:
         if plan.user_images:
             tell("images", image_check.check_images(plan, plan.user_images))

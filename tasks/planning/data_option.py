@@ -170,12 +170,7 @@ def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
         is_pretrained = recipe.training.start.kind == "pretrained"
         size = pretrained.published(recipe.model).input_size[-1] if is_pretrained else _IMAGE_SIZE
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, image_size=size))
-    image_size, max_shift = recipe.data.image_size, recipe.training.augment.max_shift
-    if max_shift >= image_size:
-        raise ValueError(
-            f"image_size must be more than max_shift, the pixels by which augmentation moves images: got "
-            f"{image_size} and {max_shift}; change --set image_size or --set max_shift"
-        )
+    _check_shift(recipe, side=recipe.data.image_size)
     are_grouped = recipe.split.group != "none"
     listed = user_images.find(URI(uri), test_fraction=recipe.data.test_fraction, are_grouped=are_grouped)
     if listed.kind == "parquet" and recipe.data.store == images.FILES:

@@ -1,6 +1,5 @@
 """Summary of the data for the user: its classes with their rows, and where the labels were read from."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -18,14 +17,6 @@ _SHOWN = 10
 _PUBLISHED = "as the data set was published"
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """What is known of the data before a run."""
-
-    classes: str
-    labels: str
-
-
 def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
     """Say in one line how many rows each class has: `2 classes, rows in train + test: cat 24 + 6, dog 12 + 3`.
 
@@ -40,17 +31,17 @@ def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
     return f"{len(names):,} classes, rows{where}: {', '.join(shown)}{', ...' * (len(names) > _SHOWN)}"
 
 
-def of_plan(plan: Plan) -> Summary:
-    """Summarize the data of a run before it begins."""
+def of_plan(plan: Plan) -> tuple[str, str]:
+    """Say before a run what its classes are, and where their labels are from."""
     if manifest.is_committed(plan.raw):
         raw = manifest.load(plan.raw)
-        return Summary(of_counts(raw.statistics["class_counts"]), raw.statistics.get("labels") or _PUBLISHED)
+        return of_counts(raw.statistics["class_counts"]), raw.statistics.get("labels") or _PUBLISHED
     if plan.user_images is not None:
         return of_user_images(plan.user_images)
     assert plan.download.source is not None
     classes = plan.download.source.classes
     names = ", ".join(classes[:_SHOWN])
-    return Summary(f"{len(classes)} classes: {names}; their rows are counted by the run", _PUBLISHED)
+    return f"{len(classes)} classes: {names}; their rows are counted by the run", _PUBLISHED
 
 
 def of_raw(raw: Manifest) -> Iterator[str]:
@@ -60,28 +51,28 @@ def of_raw(raw: Manifest) -> Iterator[str]:
         yield f"labels: {labels}"
 
 
-def of_user_images(data: UserImages) -> Summary:
+def of_user_images(data: UserImages) -> tuple[str, str]:
     """Summarize the user's files; raise `ValueError` if the labels of Parquet files cannot be used."""
     if data.kind == "parquet":
         return _of_parquet(data)
     rows = Counter((file.split, file.label) for file in data.files)
     counts = {split: {name: rows[split, label] for label, name in enumerate(data.classes)} for split, _ in rows}
-    return Summary(of_counts(counts), data.labels)
+    return of_counts(counts), data.labels
 
 
-def _of_parquet(data: UserImages) -> Summary:
+def _of_parquet(data: UserImages) -> tuple[str, str]:
     """Read the labels of all files, and nothing else; on S3 of one file, since all would take as long as ingest."""
     if data.uri.is_s3:
         _read_labels(data, next(file for file in data.files if file.split == "train"))
         uncounted = f"counted by the run, which reads the labels of {count(len(data.files), 'file')}"
-        return Summary(uncounted, data.labels)
+        return uncounted, data.labels
     files = [_read_labels(data, file) for file in data.files]
     classes = class_names.of_files(files)
     rows: Counter[tuple[str, str]] = Counter()
     for labels in files:
         rows.update({(labels.split, name): number for name, number in labels.counts.items()})
     counts = {file.split: {name: rows[file.split, name] for name in classes} for file in files}
-    return Summary(of_counts(counts), class_names.where(data.labels, files, classes))
+    return of_counts(counts), class_names.where(data.labels, files, classes)
 
 
 def _read_labels(data: UserImages, file: UserFile) -> FileLabels:

@@ -8,9 +8,9 @@ from pathlib import Path
 from storage import files, manifest
 from storage.uri import URI
 from tasks.jobs import dataset_parts
-from tasks.jobs.ingest import parquet_files
+from tasks.jobs.ingest import parquet_files, user_files
 from tasks.jobs.preprocess import checks
-from tasks.learning import decode
+from tasks.jobs.spec import IngestSpec
 from tasks.planning.plan import Plan
 from tasks.planning.user_images import UserImages
 
@@ -28,27 +28,21 @@ def check_images(plan: Plan, data: UserImages, *, limit_s: float = _LIMIT_S) -> 
 
     Raises `ValueError` for more unreadable images than the run may leave out, or a class without readable ones.
     """
-    values = plan.recipe.data
     if manifest.is_committed(plan.raw) or (data.uri.is_s3 and data.kind == "parquet"):
         return "decoded by the run, or by an earlier one"
+    spec = IngestSpec(source=data.uri, kind=data.kind, parameters=plan.ingest.values, **plan.timeouts.of_job(plan.raw))
 
     def checked(row: Row) -> tuple[str, int | None, str]:
         name, label, place = row
-        content = files.read(place) if isinstance(place, URI) else place or b""
-        try:
-            decode.decoded(content, values.image_size, values.channels, max_megapixels=values.max_megapixels)
-        except decode.Unreadable as error:
-            return name, label, str(error)
-        return name, label, ""
+        return name, label, user_files.decoded(files.read(place) if isinstance(place, URI) else place, spec)[1]
 
     rows, total, learned = _rows(data)
     started, num_decoded = time.monotonic(), 0
     problems: list[str] = []
     for name, label, problem in dataset_parts.in_threads(checked, rows, threads=_THREADS):
         num_decoded += 1
-        if problem:
-            problems.append(f"{name} ({problem})")
-            learned[label] -= 1
+        problems += [f"{name} ({problem})"] if problem else []
+        learned[label] -= bool(problem)
         if time.monotonic() - started > limit_s:
             break
     reasons = Counter({checks.UNREADABLE: len(problems)})

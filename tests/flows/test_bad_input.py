@@ -53,8 +53,7 @@ REQUESTS = [
     Bad("run --set max_shift=28", "max_shift ... < 28 ... mnist ... 28"),
     Bad("run --set start=champion", "start=champion ... no champion of 'mnist-sample'"),
     Bad(
-        "run --recipe images-resnet18 --data {parquet} --set image_size=4 --set max_shift=4",
-        "image_size ... max_shift ... 4 and 4",
+        "run --recipe images-resnet18 --data {parquet} --set image_size=4 --set max_shift=4", "max_shift ... < 4 ... 4"
     ),
     Bad("run --set compile=on --set device=cpu", "compile=true ... install g++", {"CXX": "no-c++"}),
     Bad("run", "PIPELINE_USER_CODE: ... /none.py", {"PIPELINE_USER_CODE": "/none.py"}),

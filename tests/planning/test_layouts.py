@@ -90,7 +90,7 @@ def check(root: Root, meant: Meant, *settings: str) -> None:
     assert data is not None and list(data.classes) == class_names.in_order(set(classes.values()))
     if data.test_fraction is None:
         assert found == used
-    classes_line = data_summary.of_user_images(data).classes
+    classes_line = data_summary.of_user_images(data)[0]
     assert next(data_summary.of_raw(manifest.load(plan.raw))) == classes_line
     counts = {name: [list(found.values()).count((split, name)) for split in ("train", "test")] for name in data.classes}
     shown = ", ".join(f"{name} {train} + {test}" for name, (train, test) in counts.items())
@@ -191,16 +191,17 @@ def test_parquet_has_the_labels_of_its_column(local: Root, layout: str) -> None:
     for split in ("train", "test"):
         assert tables.read_split(raw, split)["label"].to_pylist() == [0, 0, 1, 1, 2, 2]
     before = data_summary.of_user_images(plan.user_images)
-    assert before == data_summary.Summary("3 classes, rows in train + test: cat 2 + 2, dog 2 + 2, owl 2 + 2", source)
-    assert list(data_summary.of_raw(manifest.load(raw))) == [before.classes, f"labels: {source}"]
+    assert before == ("3 classes, rows in train + test: cat 2 + 2, dog 2 + 2, owl 2 + 2", source)
+    assert list(data_summary.of_raw(manifest.load(raw))) == [before[0], f"labels: {source}"]
 
 
 def test_check_on_s3_names_the_column_of_labels_and_leaves_the_counting_to_the_run(s3: Server) -> None:
     root = Root(f"s3://{s3.bucket}/tables")
     write_parquet(root.child("photos"), *PARQUET["words"])
     data = planned(root, root.child("photos")).user_images
-    assert data and data_summary.of_user_images(data) == data_summary.Summary(
-        "counted by the run, which reads the labels of 6 files", "column label"
+    assert data and data_summary.of_user_images(data) == (
+        "counted by the run, which reads the labels of 6 files",
+        "column label",
     )
 
 
