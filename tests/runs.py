@@ -72,13 +72,6 @@ class Run:
         document: dict[str, Any] = json.loads(self.output.read_text())
         return document
 
-    def kill_when(self, condition: Callable[[], object]) -> None:
-        """SIGKILL the process, and only it, as soon as `condition` holds."""
-        await_that(lambda: condition() or self.process.poll() is not None, interval_s=0.005)
-        assert self.process.poll() is None, f"it ended before the moment came:\n{self.log.read_text()}"
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
     def says(self, text: str) -> bool:
         """Whether `text` stands in its log."""
         return text in self.log.read_text()

@@ -20,7 +20,7 @@ from tests.s3 import Server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _SAMPLE = ["--recipe", "mnist-sample-resnet18", "--set", "model=small-cnn", "--set", "minimum=0"]
-_RECIPE = [*_SAMPLE, "--workers", "2", "--set", "precision=fp32", "--set", "epochs=12"]
+_RECIPE = [*_SAMPLE, "--workers", "2", "--set", "precision=fp32", "--set", "epochs=5"]
 
 
 @pytest.fixture(scope="module")

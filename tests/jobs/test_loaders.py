@@ -79,6 +79,7 @@ def held(pid: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["streaming", "ray-data"])
 def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: DatasetURI, kind: str) -> None:
     assert feed(kind, large) == 0

@@ -39,7 +39,7 @@ class Actor:
 
     def __call__(self, batch):
         (called / str(os.getpid())).touch()
-        while len(list(called.iterdir())) < 8:  # none may take the parts of those that start later
+        while len(list(called.iterdir())) < 4:  # none may take the parts of those that start later
             time.sleep(0.05)
         held = ray.get_runtime_context().get_accelerator_ids()["GPU"]
         found = self.found | {"held": held, "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
@@ -48,7 +48,7 @@ class Actor:
 ray.init(logging_level="WARNING")
 configure(max_cpus=None)
 spec = PredictSpec.model_validate_json(sys.argv[1])
-rows = RayBackend(threads=None).pool(Actor, [{"index": index} for index in range(80)], spec)
+rows = RayBackend(threads=None).pool(Actor, [{"index": index} for index in range(40)], spec)
 print(json.dumps([json.loads(row["found"]) for row in rows]))
 """
 _TRAIN = """
@@ -78,11 +78,11 @@ job.run(TrainSpec.model_validate_json(sys.argv[1]))
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[Mapping[str, str]]:
-    """What connects a process to a Ray of 4 CPUs that counts 8 GPUs."""
+    """What connects a process to a Ray of 2 CPUs that counts 4 GPUs."""
     port = free_port()
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     env = os.environ | JOB_ENV | auth | {"PYTHONPATH": str(CHECKOUT), "RAY_ADDRESS": f"127.0.0.1:{port}"}
-    ray = start_ray(env, "--num-cpus=4", "--num-gpus=8", port=port, has_dashboard=False)
+    ray = start_ray(env, "--num-cpus=2", "--num-gpus=4", port=port, has_dashboard=False)
     try:
         ray.wait()
         yield env
@@ -115,19 +115,19 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
     done = run(_POOL, to_predict(tmp_path, prepared).model_dump_json(), str(tmp_path / "called"), env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 8, 1)}
+    assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 4, 1)}
     by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
-    assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(8)]
+    assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(4)]
     assert all(held == [visible] for held, visible in by_actor.values())
 
 
 @pytest.mark.slow
 def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
-    spec = to_train(tmp_path, prepared, workers=8)
+    spec = to_train(tmp_path, prepared, workers=4)
     done = run(_TRAIN, spec.model_dump_json(), str(tmp_path / "ranks"), env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(file.read_text()) for file in sorted((tmp_path / "ranks").iterdir())]
-    assert [one["rank"] for one in found] == list(range(8)) and {one["world_size"] for one in found} == {8}
-    assert sorted(one["device"] for one in found) == [f"cuda:{number}" for number in range(8)]
-    assert sorted(one["held"][0] for one in found) == [str(number) for number in range(8)]
+    assert [one["rank"] for one in found] == list(range(4)) and {one["world_size"] for one in found} == {4}
+    assert sorted(one["device"] for one in found) == [f"cuda:{number}" for number in range(4)]
+    assert sorted(one["held"][0] for one in found) == [str(number) for number in range(4)]

@@ -102,7 +102,6 @@ def _predict_all_right(plan: Plan, champion: CheckpointURI) -> None:
 
 
 @pytest.mark.usefixtures("prefect_server")
-@pytest.mark.slow  # the start of Prefect's server takes most of its time
 def test_results_that_the_server_does_not_take_for_its_page_never_fail_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,10 +20,10 @@ def _worker_killed_at_launch(case: Case) -> dict[str, Any]:
     return case.expect_recovery(run)
 
 
-@kind("worker killed in mid-epoch", quick=True)
+@kind("worker killed in mid-epoch")
 @kind("worker frozen", action="freeze", options=("--stall-timeout", "30s"))
 @kind("exception in user code", action="raise", workers=1)
-@kind("worker killed in mid-epoch: 1 worker", workers=1)
+@kind("worker killed in mid-epoch: 1 worker", quick=True, workers=1)
 @kind("worker killed in mid-epoch: streaming", loader="streaming")
 @kind("worker killed in mid-epoch: ray-data", loader="ray-data")
 def _struck_in_step(
