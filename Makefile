@@ -64,11 +64,12 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(INSTALL_$(TORCH))
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+	@echo "$(VENV) is ready; next: make run, or . $(VENV)/bin/activate && data-to-model --help"
 
-UV_INSTALL := $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python
+UV_INSTALL := $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python
 # pip, which is slower, where uv finds no index: it does not read pip.conf.
 INSTALL_cuda = $(UV_INSTALL) --require-hashes --no-deps -r requirements.lock || \
-    $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r requirements.lock
+    $(BIN)/python -m pip install --disable-pip-version-check --no-deps -r requirements.lock
 # The locked hashes of torch are those of its build for CUDA, as in deploy/Dockerfile.
 INSTALL_cpu = sed -E '/^torch(vision)?==/,/[^\]$$/ { /--hash/d; s/ *\$$// }' requirements.lock > $(VENV)/cpu.txt \
     && $(UV_INSTALL) --torch-backend=cpu --constraint $(VENV)/cpu.txt -r pyproject.toml --extra dev

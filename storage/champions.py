@@ -11,7 +11,7 @@ from storage import files, manifest, reference, registry, uses
 from storage.decision import Decision
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
-from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name, parse_root
+from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name
 
 _DIGEST_DIGITS = 8
 _LONGEST_NAME = 64
@@ -24,20 +24,26 @@ def registered_models(root: Root) -> list[str]:
 
 
 def require_champion(root: Root, name: str) -> CheckpointURI:
-    """Return the champion of `name`; of the only registered model that has one, if `name` is empty.
+    """Return the champion of `name`, or of `usual(root)` if `name` is empty.
 
     Raises `ValueError` if there is none, or several; the message lists them.
     """
-    if name and (champion := registry.champion(root, name)):
+    model = name or usual(root)
+    if model and (champion := registry.champion(root, model)):
         return champion
     names = with_champion(root)
-    if len(names) == 1 and not name:
-        return require_champion(root, names[0])
     missing = f"{root} has no champion of {name!r}" if name else f"{root} has no champion"
     if not names:
         raise ValueError(f"{missing}; run the pipeline first")
     problem = missing if name else "there are several champions"
     raise ValueError(f"{problem}; choose one: champion:{', champion:'.join(names)}")
+
+
+def usual(root: Root) -> str:
+    """Return the only registered model that has a champion, or the only one on user images, or nothing."""
+    names = with_champion(root)
+    names = names if len(names) == 1 else trained_on_user_images(root, names)
+    return names[0] if len(names) == 1 else ""
 
 
 def with_champion(root: Root) -> list[str]:
@@ -47,20 +53,6 @@ def with_champion(root: Root) -> list[str]:
         with contextlib.suppress(Damaged):
             names += [name] if registry.champion(root, name) else []
     return names
-
-
-def find_checkpoint(root: Root, model: str, *, option: str) -> CheckpointURI:
-    """Return the checkpoint that `model` names: its URI, `champion:NAME`, or `champion`, the only one below `root`.
-
-    Raises `ValueError` naming `option` if there is no such champion, or there are several; the message lists them.
-    """
-    kind, _, name = model.partition(":")
-    if kind != "champion":
-        return CheckpointURI(parse_root(model, option=option))
-    try:
-        return require_champion(root, name)
-    except ValueError as error:
-        raise ValueError(f"{option}: {error}") from None
 
 
 def decisions(root: Root, name: str) -> list[Decision]:

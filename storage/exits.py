@@ -21,6 +21,15 @@ from storage.uri import redact_text
 
 FAILED, INVALID, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 """Exit codes: failure, invalid request, Ctrl-C, SIGTERM; 0 is success."""
+NAMED = (
+    "URI or name of a result, as `data-to-model ls` prints it; or champion:NAME; or champion: the only one, or the "
+    "only one trained on your own images"
+)
+"""How every command takes a result."""
+Storage = Annotated[
+    str,
+    typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help="storage root: a folder or s3://bucket/prefix"),
+]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -52,7 +61,9 @@ def command(app: typer.Typer, name: str | None = None, **options: Any) -> Callab
     """Register the decorated function as a command of `app`; its docstring is the help."""
 
     def register(function: _Command) -> _Command:
-        return app.command(name, help=verbatim(inspect.getdoc(function) or ""), **options)(function)
+        text = inspect.getdoc(function) or ""
+        summary = " ".join(text.partition("\n\n")[0].split())  # else the list of commands cuts it
+        return app.command(name, help=verbatim(text), short_help=summary, **options)(function)
 
     return register
 
@@ -85,12 +96,18 @@ def parse_folder(text: str) -> Path:
 
 
 def execute(
-    app: typer.Typer, words: Sequence[str], *, name: str | None = None, prog: str, hint: Callable[[str], str] = str
+    app: typer.Typer,
+    words: Sequence[str],
+    *,
+    name: str | None = None,
+    prog: str,
+    hint: Callable[[str, Sequence[str]], str] = lambda message, words: message,
 ) -> int:
     """Run a command, `name` or else the first of `words`, and return its exit code.
 
-    An invalid request is one line on stderr, which `hint` completes, and 2.
+    Without any word it prints the help. An invalid request is one line on stderr, which `hint` completes, and 2.
     """
+    words = ["--help" if word == "-h" else word for word in words] or ([] if name else ["--help"])
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names may contain any bytes
@@ -105,7 +122,8 @@ def execute(
         except typer.TyperException as error:
             context, message = getattr(error, "ctx", None), error.format_message().rstrip(".")
             message = re.sub(r"^Invalid value for '(.*?)': (Value error, )?", r"\1: ", message)
-            refuse(f"{hint(message)}; see {context.command_path if context else prog} --help")
+            message = hint(message, [name, *words] if name else words)
+            refuse(f"{message}; see {context.command_path if context else prog} --help")
 
     return guarded(work)
 

@@ -12,7 +12,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 
+from flows.cli import hints
 from flows.cli.options import (
+    RECIPE,
     AuditOptions,
     BackfillOptions,
     DiffOptions,
@@ -24,7 +26,7 @@ from flows.cli.options import (
     StorageOptions,
     parameter_names,
 )
-from storage import exits
+from storage import exits, terminal
 from tasks.jobs import dashboard
 
 _SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
@@ -35,24 +37,32 @@ STARTING = "starting: checking the request ..."
 """First line of a run: the imports and checks that follow it take seconds."""
 
 app = exits.make_app(
-    "From images and labels to a model that retrains itself.", epilog="Help for a command: data-to-model run --help"
+    "From images and labels to a model that retrains itself.",
+    epilog="""\
+    examples:
+      data-to-model run                                train on the bundled digits; results go to ./data
+      data-to-model run --data ~/photos --check        your own images, <class>/*.jpg: what would be done
+      data-to-model run --data ~/photos
+      data-to-model predict --data ~/new-photos --csv predictions.csv
+
+    Help for a command: data-to-model run --help""",
 )
 
 
-def _command(epilog: str) -> Callable[[Callable[[Any], int]], Callable[[Any], int]]:
+def _command(epilog: str) -> Callable[[_Function], _Function]:
     """Register the decorated function as a command with the options of its parameter; its docstring is the help."""
 
-    def register(function: Callable[[Any], int]) -> Callable[[Any], int]:
+    def register(function: _Function) -> _Function:
         @functools.wraps(function)
-        def begin(options: StorageOptions) -> int:
+        def begin(options: StorageOptions) -> Any:
             if isinstance(options, FlowOptions | ExportOptions) and not getattr(options, "check", False):
                 exits.note(STARTING)
             if getattr(options, "dashboard", False):
                 os.environ[dashboard.NAME] = "1"
             return function(options)
 
-        options = get_type_hints(function)["options"]
-        exits.command(app, epilog=exits.verbatim(epilog))(taking(options, begin))
+        options = get_type_hints(function).get("options")
+        exits.command(app, epilog=exits.verbatim(epilog))(taking(options, begin) if options else function)
         return function
 
     return register
@@ -157,6 +167,24 @@ def audit(options: AuditOptions) -> int:
 
 @_command("""
 examples:
+  data-to-model recipes
+  data-to-model recipes images-finetune                        each field as --set takes it, default and meaning""")
+def recipes(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help=f"{RECIPE} (default: list all)")] = None,
+) -> int:
+    """List the recipes, or every field of one: its value, its default and its meaning."""
+    from storage.admin import format
+    from tasks.learning import recipes
+
+    with exits.refused_if_invalid():
+        lines = recipes.described(recipes.load(name)) if name else format.table(recipes.table())
+    for line in lines:
+        terminal.show(line)
+    return 0
+
+
+@_command("""
+examples:
   data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
   data-to-model export data/checkpoints/mnist-resnet18-69e1e37f1b7c""")
 def export(options: ExportOptions) -> int:
@@ -203,14 +231,11 @@ def diff(options: DiffOptions) -> int:
     return diff(options)
 
 
-@exits.command(
-    app,
-    epilog=exits.verbatim("""
+@_command("""
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
 runs that crashed, each at most three times.
 Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others
---host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""),
-)
+--host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md).""")
 def up(
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[
@@ -223,12 +248,9 @@ def up(
     return up.main(host, port)
 
 
-@exits.command(
-    app,
-    epilog=exits.verbatim("""
+@_command("""
 environment:
-  PREFECT_API_URL  the server, such as http://127.0.0.1:4200/api"""),
-)
+  PREFECT_API_URL  the server, such as http://127.0.0.1:4200/api""")
 def deploy() -> int:
     """Check prefect.yaml, then register its deployments on a Prefect server."""
     from flows.server import deploy
@@ -236,14 +258,11 @@ def deploy() -> int:
     return deploy.main()
 
 
-@exits.command(
-    app,
-    epilog=exits.verbatim("""
+@_command("""
 environment:
   PREFECT_API_URL  the server to watch, such as http://127.0.0.1:4200/api
 
-Runs until Ctrl-C. One such process per server is enough; `make up` includes it."""),
-)
+Runs until Ctrl-C. One such process per server is enough; `make up` includes it.""")
 def watch() -> int:
     """Mark deployment runs whose process has died as Crashed, and restart crashed ones at most three times."""
     from flows.server import watch
@@ -256,16 +275,4 @@ def main(name: str | None = None, *, words: Sequence[str] | None = None, more: t
     if more:
         app.registered_commands += more.registered_commands
     prog = f"python flows/{_SCRIPTS[name]}" if name else "data-to-model"
-    return exits.execute(app, sys.argv[1:] if words is None else words, name=name, prog=prog, hint=_hint)
-
-
-def _hint(message: str) -> str:
-    """Add a hint to a message about an unknown option that is named like a field of the recipe."""
-    text, _, option = message.partition("No such option: --")
-    if text or not option:
-        return message
-    from tasks.learning import recipes
-
-    name = option.partition(" ")[0]
-    field = recipes.field_meant(name.replace("-", "_"))
-    return f"No such option: --{name} (did you mean --set {field}=...?)" if field else message
+    return exits.execute(app, sys.argv[1:] if words is None else words, name=name, prog=prog, hint=hints.hint)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from storage import terminal
 from storage.admin import format
@@ -19,22 +19,18 @@ from tasks.learning.sources import mnist_sample
 from tasks.report_page import accuracy_interval
 
 _OURS = tuple(f"{Path(__file__).resolve().parents[2] / room}{os.sep}" for room in ("flows", "tasks", "storage"))
-_EVERY_S = 5.0
-"""Seconds between two progress lines when the output is not a terminal."""
-_ESTIMATE_S = 3600.0
-"""Window, in seconds, of the average speed behind "time left"; a slow machine takes long for a tenth of an epoch."""
 _PARTS = 1000
 """Resolution of a stage's progress bar: its number of parts."""
 _CLASSES_SHOWN, _NAMES_SHOWN = 20, 3
 
 
 class Narrator(logging.Handler):
-    """Log handler that shows a line per stage and the progress: a bar on a terminal, else a line every few seconds."""
+    """Log handler that shows a line per stage and the progress: a bar on a terminal, else the lines of level INFO."""
 
     def __init__(self, console: Console, *, has_bar: bool = True) -> None:
         super().__init__()
         self.console, self.has_bar = console, has_bar and console.is_terminal
-        self.started = self._last_line_at = time.monotonic()
+        self.started = time.monotonic()
         self._bar: Progress | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -43,7 +39,7 @@ class Narrator(logging.Handler):
             if "Retry" in record.getMessage():
                 self._line(record.getMessage().splitlines()[0])
         elif progress:
-            self._progress(progress, record.getMessage())
+            self._progress(progress, record)
         elif record.levelno >= (logging.WARNING if hasattr(record, "job") else logging.INFO):
             event = getattr(record, "event", None)
             if event:
@@ -56,10 +52,10 @@ class Narrator(logging.Handler):
             self._bar.stop()
             self._bar = None
 
-    def _progress(self, progress: dict[str, Any], message: str) -> None:
+    def _progress(self, progress: dict[str, Any], record: logging.LogRecord) -> None:
         is_epoch, done, total = progress["what"] == EPOCHS, progress["done"], progress["total"]
-        if is_epoch or (not self.has_bar and time.monotonic() - self._last_line_at > _EVERY_S):
-            self._last_line_at = time.monotonic()
+        message = record.getMessage()
+        if is_epoch or (not self.has_bar and record.levelno >= logging.INFO):
             self._line(f"  {message}")
         if self.has_bar:
             self._move_bar(f"epoch {done}/{total} done" if is_epoch else message, progress["fraction"])
@@ -67,21 +63,9 @@ class Narrator(logging.Handler):
     def _move_bar(self, message: str, fraction: float) -> None:
         description = escape(terminal.printable(message))
         if self._bar is None:
-            self._bar = Progress(
-                TextColumn("  {task.description}"),
-                BarColumn(bar_width=None),
-                TaskProgressColumn(),
-                TimeElapsedColumn(),
-                TextColumn("elapsed,"),
-                TimeRemainingColumn(),
-                TextColumn("left"),
-                console=self.console,
-                transient=True,
-                expand=True,
-                speed_estimate_period=_ESTIMATE_S,
-            )
-            before = round(fraction * _PARTS)  # parts that an earlier run finished do not count towards the speed
-            self._bar.add_task(description, total=_PARTS, completed=before)
+            columns = (TextColumn("  {task.description}"), BarColumn(bar_width=None), TaskProgressColumn())
+            self._bar = Progress(*columns, console=self.console, transient=True, expand=True)
+            self._bar.add_task(description, total=_PARTS, completed=round(fraction * _PARTS))
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], description=description, completed=fraction * _PARTS, refresh=True)
 

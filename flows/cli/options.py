@@ -6,9 +6,10 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from storage.exits import parse_csv, parse_folder
+from storage.exits import NAMED, Storage, parse_csv, parse_folder
 
 Text: TypeAlias = str | None
+RECIPE = "a recipe's name, path.py:function or folder:function"
 NONE: Any = ()
 """Default of an option that may be repeated."""
 _OF_COMMAND = ("as_json", "dashboard", "check", "csv")
@@ -19,14 +20,7 @@ _OF_COMMAND = ("as_json", "dashboard", "check", "csv")
 class StorageOptions:
     """Options of every command that makes results."""
 
-    storage: Annotated[
-        str,
-        typer.Option(
-            metavar="URI",
-            envvar="PIPELINE_STORAGE",
-            help="storage root for all results: a folder or s3://bucket/prefix",
-        ),
-    ] = "./data"
+    storage: Storage = "./data"
     as_json: Annotated[
         bool,
         typer.Option("--json", help="print JSON on stdout and logs on stderr (default: a table)"),
@@ -79,8 +73,8 @@ class RecipeOptions(FlowOptions):
         Text,
         typer.Option(
             metavar="NAME",
-            help="the model to train and its source: a name, path.py:function or folder:function (default: "
-            "images-finetune with your own images, else mnist-sample-resnet18, or that of the deployment's flow)",
+            help=f"the model to train and its source: {RECIPE} (default: images-finetune with your own images, else "
+            "mnist-sample-resnet18, or that of the deployment's flow)",
         ),
     ] = None
     settings: Annotated[
@@ -88,7 +82,7 @@ class RecipeOptions(FlowOptions):
         typer.Option(
             "--set",
             metavar="field=value",
-            help="change a field of the recipe (docs/cli.md lists them), such as epochs=5, precision=fp32 or "
+            help="change a field of the recipe (`data-to-model recipes NAME` lists them), such as epochs=5 or "
             "learning_rate=1e-3; repeatable; in a deployment {epochs: 5} (default: the recipe's values)",
         ),
     ] = NONE
@@ -139,8 +133,8 @@ class RunOptions(MirrorOptions, TrainingOptions):
             metavar="URI",
             help="your own images: a folder or s3://bucket/prefix with train/<class>/*.png (jpg, ...) and "
             "test/<class>/..., with only <class>/*.png, of which a fifth become test rows (--set test_fraction=0.2), "
-            "or with train-*.parquet and test-*.parquet; or the URI of an existing raw dataset, such as "
-            "data/datasets/raw/mnist-1d9802c1c0d9 (default: download the recipe's source)",
+            "or with train-*.parquet and test-*.parquet; or an existing raw dataset by its URI or name, "
+            "such as mnist-1d9802c1c0d9 (default: download the recipe's source)",
         ),
     ] = None
     judge_only: Annotated[
@@ -149,7 +143,7 @@ class RunOptions(MirrorOptions, TrainingOptions):
     refresh: Annotated[bool, typer.Option("--refresh", help="recompute everything, even if results exist")] = False
     check: Annotated[
         bool,
-        typer.Option("--check", help="check the setup without running; one line per check; exit code 0 or 2"),
+        typer.Option("--check", help="check the setup without running; one line per fact; exit code 0 or 2"),
     ] = False
 
 
@@ -161,17 +155,16 @@ class PredictOptions(FlowOptions):
         str,
         typer.Option(
             metavar="URI",
-            help="a dataset, raw or prepared; or new images: a flat or nested folder, a file, or s3://bucket/prefix, "
-            "with images or Parquet, with or without labels",
+            help="URI or name of a dataset, raw or prepared; or new images: a flat or nested folder, a file, "
+            "or s3://bucket/prefix, with images or Parquet, with or without labels",
         ),
     ]
     model: Annotated[
         str,
         typer.Option(
             metavar="URI",
-            help="URI of a checkpoint; or 'champion': for a dataset, the champion of its source; for new images, "
-            "that of their folder, else the only one, or the only one trained on own images; or 'champion:NAME': that "
-            "of registered model NAME",
+            help=f"{NAMED}. 'champion' with a dataset: that of its source; with new images: that of their folder, if "
+            "it has one",
         ),
     ] = "champion"
     split: Annotated[
@@ -200,13 +193,7 @@ class PredictOptions(FlowOptions):
 class ExportOptions(StorageOptions):
     """Options of an export."""
 
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="URI of a checkpoint; or 'champion:NAME': that of registered model NAME; or 'champion': the only one",
-        ),
-    ]
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"the checkpoint: {NAMED}")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -243,8 +230,7 @@ class MistakesOptions(CopyOptions, StorageOptions):
         Text,
         typer.Argument(
             metavar="RUN",
-            help="URI or name of any result of a run; or 'champion:NAME': that of registered model NAME (default: the "
-            "run whose report was written last)",
+            help=f"any result of the run: {NAMED} (default: the run whose report was written last)",
         ),
     ] = None
     label: Annotated[
@@ -259,12 +245,7 @@ class MistakesOptions(CopyOptions, StorageOptions):
 class DiffOptions(StorageOptions):
     """Options of the comparison of two results."""
 
-    a: Annotated[
-        str,
-        typer.Argument(
-            metavar="A", help="URI or name of any result, or of any result of a run; or 'champion:NAME', 'champion'"
-        ),
-    ]
+    a: Annotated[str, typer.Argument(metavar="A", help=f"any result of a run, or a dataset: {NAMED}")]
     b: Annotated[str, typer.Argument(metavar="B", help="the same; what is different is said of B against A")]
 
 

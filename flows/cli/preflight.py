@@ -1,12 +1,13 @@
 """Checks before a run starts, the same for a typed run, `--check` and a deployment; they stop at the first failure."""
 
 import re
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flows.cli.options import PredictOptions, RunOptions
 from storage import manifest
-from storage.terminal import count
+from storage.admin import runs
 from storage.uri import URI, Root, check_name
 from tasks.learning import recipes, user_code
 from tasks.learning.recipes import Recipe
@@ -22,7 +23,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 _MOST_S = 365 * _SECONDS["d"]
 """A year; the timers of Python, torch and Ray do not accept arbitrarily large values."""
 Tell = Callable[[str, str], object]
-"""Takes the name of a check that succeeded, and in words what it found."""
+"""Takes the name of a check that succeeded, and in words what it found, a line per fact."""
+_WIDTH = 100
 
 
 def _ignore(name: str, found: str) -> None:
@@ -34,7 +36,9 @@ def check_request(options: RunOptions) -> Recipe:
     from tasks.learning import downloading
     from tasks.planning import data_option, make_plan
 
-    name = data_option.default_recipe(options.data) if options.recipe is None else options.recipe
+    name = options.recipe
+    if name is None:
+        name = data_option.default_recipe(options.data, storage=options.storage)
     recipe = recipes.override(recipes.load(name), options.settings)
     machine.choose(options.cores)
     make_plan.check_workers(options.workers)
@@ -57,8 +61,7 @@ def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     from tasks.planning import data_summary, image_check, make_plan, model_check
 
     recipe = check_request(options)
-    changed = [f"{name}={value}" for name, value in recipes.changes(recipe).items()]
-    tell("request", f"recipe {recipe.name}" + (f" with {', '.join(changed)}" if changed else ""))
+    tell("request", f"recipe {recipe.name} {runs.changes_as_text(recipes.changes(recipe))}".rstrip())
     plan = make_plan.make_plan(
         storage=options.storage,
         recipe=recipe,
@@ -78,6 +81,9 @@ def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     if options.check:
         if plan.user_images:
             tell("images", image_check.check_images(plan, plan.user_images))
+        fields = recipes.flat(plan.recipe.to_dict())
+        settings = runs.changes_as_text({name: fields[name] for name in recipes.names() if name in fields})
+        tell("recipe", "\n".join(textwrap.wrap(settings, _WIDTH)))
         tell("run", describe_run(plan))
     model_check.check_training(plan)
     is_built = options.check or (plan.needs_ray and user_code.is_reference(plan.recipe.model))
@@ -133,7 +139,7 @@ def _find_data(plan: "Plan") -> str:
         except downloading.DownloadFailed as error:
             raise ValueError(str(error)) from None
     if images := plan.user_images:
-        return "; ".join([f"{len(images.files):,} files in {images.uri}", *map(str, images.left_out), *images.notes])
+        return "\n".join([f"{len(images.files):,} files in {images.uri}", *map(str, images.left_out), *images.notes])
     if results := [uri for uri in (plan.raw, plan.files) if uri and manifest.is_committed(uri)]:
         return f"{results[0]} exists"
     source, mirrors = plan.download.source, plan.download.mirrors
@@ -143,7 +149,7 @@ def _find_data(plan: "Plan") -> str:
 
 
 def describe_run(plan: "Plan") -> str:
-    """Describe a run: its recipe, data, number of epochs, and the stages to do."""
+    """Describe a run: the stages to do."""
     is_read = plan.data is not None or manifest.is_committed(plan.raw)
     results: list[tuple[str, URI | None]] = [
         ("download weights", plan.weights if plan.download.weights else None),
@@ -155,8 +161,7 @@ def describe_run(plan: "Plan") -> str:
         ("evaluate", plan.evaluation),
     ]
     to_do = [stage for stage, uri in results if uri and not manifest.is_committed(uri)]
-    stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
-    return f"{plan.recipe.name} on {plan.download.name}, {count(plan.recipe.training.epochs, 'epoch')}; {stages}"
+    return f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
 
 
 def _seconds(text: str, *, option: str) -> float:

@@ -48,7 +48,8 @@ def parameters_of_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def _tell(name: str, found: str) -> None:
-    terminal.show(f"ok       {name:<8} {' '.join(found.split())}")
+    for fact in found.splitlines():
+        terminal.show(f"ok       {name:<8} {' '.join(fact.split())}")
 
 
 def predict(options: PredictOptions) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -16,6 +17,7 @@ SCRATCH: Final = "scratch"
 """Kind of a run folder: files of attempts, in a folder with the name of the result."""
 _SHELVES: Final = {kind.name: kind.folder for kind in KINDS.values()} | {SCRATCH: RUNS}
 """Folder below a root (shelf) for each kind; any other folder there does not belong to the pipeline."""
+_NAME = re.compile(r"[^/:]+-[0-9a-f]{12}")
 _THREADS = 8
 """Folders read at once: on S3 each takes a round trip or two."""
 
@@ -72,11 +74,15 @@ def list_folders(root: Root, kinds: Iterable[str] = _SHELVES) -> list[tuple[URI,
 def named(root: Root, word: str, *, option: str) -> URI:
     """Return the result that a user names: by its URI, by the name of its folder, or by `champion` or `champion:NAME`.
 
-    It may not exist, if it is not a champion. Raises `ValueError` naming `option`.
+    It may not exist, if it is not a champion. Raises `ValueError` naming `option`, and the champions if there are
+    several.
     """
     if word.partition(":")[0] == "champion":
-        return champions.find_checkpoint(root, word, option=option)
-    places = [] if "/" in word or ":" in word or not word else [kind.place(root, word) for kind in KINDS.values()]
+        try:
+            return champions.require_champion(root, word.partition(":")[2])
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from None
+    places = [kind.place(root, word) for kind in KINDS.values()] if _NAME.fullmatch(word) else []
     return next(filter(manifest.is_committed, places), None) or parse_root(word, option=option)
 
 

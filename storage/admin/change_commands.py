@@ -8,8 +8,9 @@ import typer
 
 from storage import access, champions, exits, manifest, reference
 from storage.admin import format, listing
-from storage.admin.commands import Storage, app, command, complain, existing_root, result_folder, show_lines
+from storage.admin.commands import Result, app, command, complain, existing_root, result_folder, show_lines
 from storage.admin.gc import Garbage
+from storage.exits import Storage
 from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import CheckpointURI, check_name
@@ -39,7 +40,7 @@ def history(
     """
     root = existing_root(storage)
     if name is not None:
-        decisions = champions.decisions(root, name)
+        decisions = champions.decisions(root, name.removeprefix("champion:"))
         for decision in decisions:
             compared = [f"compared with the champion: {decision.difference}"] if decision.difference else []
             show_lines([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
@@ -62,8 +63,9 @@ def history(
 
 @command
 def promote(
-    uri: Annotated[str, typer.Argument(metavar="URI", help="the checkpoint, below its storage root")],
+    uri: Result,
     *,
+    storage: Storage = "./data",
     register_as: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="registered model (default: the one that it competed in)"),
@@ -81,7 +83,7 @@ def promote(
       data-to-model promote data/checkpoints/mnist-resnet18-e2b527dc0150 --reason "fewer 4s taken for 9s"
     """
     name = register_as and check_name(register_as, field="--register-as")
-    checkpoint = CheckpointURI(result_folder(uri).uri)
+    checkpoint = CheckpointURI(result_folder(uri, storage).uri)
     manifest.load(checkpoint)
     root = reference.root_of(checkpoint)
     if root == checkpoint.parent:
@@ -109,7 +111,7 @@ def rollback(
     Example:
       data-to-model rollback mnist
     """
-    root = existing_root(storage)
+    root, name = existing_root(storage), name.removeprefix("champion:")
     champions.decisions(root, name)
     access.check_writable(root)
     decision = champions.rollback(root, name)

@@ -1,5 +1,6 @@
 """Commands of `python -m storage` that only look, and what all of them share."""
 
+import difflib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -12,30 +13,19 @@ from storage.admin import catalog, format, listing, runs
 from storage.admin import lineage as ancestors
 from storage.admin import verify as checks
 from storage.admin.catalog import Folder
+from storage.exits import Storage
 from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.terminal import count
-from storage.uri import URI, Root, parse_root
+from storage.uri import Root, parse_root
 
-Storage = Annotated[
-    str,
-    typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help="storage root: a folder or s3://bucket/prefix"),
-]
-Result = Annotated[str, typer.Argument(metavar="URI", help="a result, as printed by ls; may be a relative path")]
+Result = Annotated[str, typer.Argument(metavar="RESULT", help=exits.NAMED)]
 
 _RUNS = "runs"
 
 app = exits.make_app(
     "List and verify stored results, change the champion, and delete what is not needed.",
     epilog="""\
-    examples:
-      data-to-model ls                                list the results below ./data
-      data-to-model ls checkpoint --storage s3://bucket/prefix
-      data-to-model lineage data/predictions/mnist-resnet18-...
-      data-to-model verify --deep                     read every byte and compare checksums
-      data-to-model rollback mnist                    restore the previous champion
-      data-to-model gc --dry-run                      list what can be deleted, and why
-
     Help for a command: data-to-model gc --help
     exit codes: 0 success, 1 damage or failure, 2 invalid request, 130 interrupted, 143 terminated""",
 )
@@ -48,7 +38,9 @@ def command(function: Callable[..., int]) -> Callable[..., int]:
 
 def _parse_kind(value: str) -> str:
     if value not in (*KINDS, _RUNS):
-        raise typer.BadParameter(f"must be one of {', '.join(KINDS)}, or {_RUNS}, got {value!r}")
+        like = difflib.get_close_matches(value, (*KINDS, _RUNS), n=1)
+        hint = f"; did you mean {like[0]}?" if like else ""
+        raise typer.BadParameter(f"must be one of {', '.join(KINDS)}, or {_RUNS}, got {value!r}{hint}")
     return value
 
 
@@ -116,18 +108,18 @@ def ls(
 
 
 @command
-def show(uri: Result) -> int:
+def show(uri: Result, *, storage: Storage = "./data") -> int:
     """Print one manifest as JSON, after checking it: parents, parameters, statistics, files.
 
     Example:
       data-to-model show data/evaluations/mnist-resnet18-d5303b7678fa
     """
-    show_lines([manifest.load(result_folder(uri).uri).to_json().decode().rstrip()])
+    show_lines([manifest.load(result_folder(uri, storage).uri).to_json().decode().rstrip()])
     return 0
 
 
 @command
-def lineage(uri: Result) -> int:
+def lineage(uri: Result, *, storage: Storage = "./data") -> int:
     """Print the parents of a result, back to the raw files.
 
     Missing or damaged results are marked; the exit code is then 1. A single prediction has the SHA-256
@@ -136,7 +128,7 @@ def lineage(uri: Result) -> int:
     Example:
       data-to-model lineage data/predictions/mnist-resnet18-8f26bb22d705
     """
-    folder = result_folder(uri)
+    folder = result_folder(uri, storage)
     tree = ancestors.of(folder.uri, folder.kind or "result")
     show_lines(tree.lines)
     return 0 if tree.is_sound else exits.FAILED
@@ -144,7 +136,7 @@ def lineage(uri: Result) -> int:
 
 @command
 def verify(
-    uris: Annotated[list[str] | None, typer.Argument(metavar="URI", help="only these results")] = None,
+    uris: Annotated[list[str] | None, typer.Argument(metavar="RESULT", help=f"only these: {exits.NAMED}")] = None,
     *,
     storage: Storage = "./data",
     deep: Annotated[
@@ -153,7 +145,7 @@ def verify(
 ) -> int:
     """Check that every committed file exists and has the right size.
 
-    Prints one line per damaged file; the exit code is then 1. Without a URI all committed
+    Prints one line per damaged file; the exit code is then 1. Without a result all committed
     results are checked, and that the decisions in the registry are unchanged. With --deep also
     checks that each parent still has the bytes that a result was made from; they can differ if
     a parent was deleted and made again. A parent below another root that does not exist any
@@ -164,7 +156,7 @@ def verify(
     """
     damaged: list[str] = []
     if uris:
-        folders = [result_folder(uri) for uri in uris]
+        folders = [result_folder(uri, storage) for uri in uris]
     else:
         root = existing_root(storage)
         folders = catalog.read_folders(catalog.list_folders(root, KINDS))
@@ -200,9 +192,9 @@ def existing_root(storage: str) -> Root:
     return root
 
 
-def result_folder(value: str) -> Folder:
-    """Return a committed or damaged result."""
-    uri = URI(parse_root(value, option="uri"))
+def result_folder(word: str, storage: str) -> Folder:
+    """Return the committed or damaged result that `word` names."""
+    uri = catalog.named(parse_root(storage), word, option="uri")
     try:
         access.check_readable(uri, option="uri")
     except FileNotFoundError:

@@ -39,6 +39,6 @@ class FileAugment(_Augment):
 
     kind: Literal["files"] = "files"
     crop_scale: float = Field(default=1.0, gt=0, le=1)
-    """Smallest share of an image's area that a random crop keeps; 1: no crop."""
+    """With store=files: smallest share of an image's area that a random crop keeps; 1: no crop."""
     color_jitter: _Share = 0.0
-    """Largest random change of brightness, contrast and saturation, as a share."""
+    """With store=files: largest random change of brightness, contrast and saturation, as a share."""

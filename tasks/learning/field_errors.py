@@ -13,7 +13,7 @@ _Class = TypeVar("_Class", bound=type)
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, dataclasses.field))
 def group(cls: _Class) -> _Class:
     """Make a class a group of a recipe's fields: frozen, strictly typed, with a `ValueError` of one line."""
-    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid", use_attribute_docstrings=True)
     checked = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
     check = checked.__init__
 

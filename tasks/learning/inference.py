@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from storage import champions, process
+from storage import process
+from storage.admin import catalog
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, hardware, training_state
 from tasks.learning.loaders import moved
@@ -83,7 +84,8 @@ def load(model: str = "champion", *, storage: str | None = None) -> Model:
     """Load a model, ready to use, and verify every byte of it.
 
     Args:
-        model: URI of a checkpoint; `champion:NAME`, that of registered model NAME; or `champion`, the only one.
+        model: URI or name of a checkpoint; `champion:NAME`, that of registered model NAME; or `champion`, the only one,
+            or the only one trained on your own images.
         storage: Storage root with the champions; None: $PIPELINE_STORAGE or ./data.
 
     Raises:
@@ -91,7 +93,7 @@ def load(model: str = "champion", *, storage: str | None = None) -> Model:
         FileNotFoundError: Nothing is committed at the URI.
     """
     root = parse_root(storage or os.environ.get("PIPELINE_STORAGE") or "./data", option="storage")
-    classifier, meta = training_state.load_model(champions.find_checkpoint(root, model, option="model"))
+    classifier, meta = training_state.load_model(CheckpointURI(catalog.named(root, model, option="model")))
     loaded = Model(classifier, meta.history, precision=str(meta.resolved["precision"]))
     return loaded.eval().requires_grad_(False)
 

@@ -88,6 +88,7 @@ class SGD(_OneCycle):
 
     kind: Literal["sgd"] = "sgd"
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Share of the last update in the next one, with optimizer=sgd."""
 
 
 @group
@@ -115,12 +116,13 @@ class Training:
     micro_batches: int = Field(default=1, ge=1)
     """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
     start: Annotated[Random | Pretrained | Weights | Champion, Field(discriminator="kind")] = Random()
-    """Initial weights."""
+    """Initial weights: random, pretrained, champion, champion:NAME, or a file that ends in .safetensors."""
     freeze_epochs: int = Field(default=0, ge=0)
     """First epochs that train only the model's head; its backbone keeps the weights that it started from."""
     backbone_lr_scale: float = Field(default=1.0, gt=0)
     """Learning rate of the backbone, as a multiple of that of the head."""
     optimizer: Annotated[AdamW | SGD | Own, Field(discriminator="kind")] = AdamW()
+    """AdamW, or SGD with Nesterov's momentum."""
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
     """Share of each target spread evenly over all classes, in training only."""
     class_weights: Literal["auto", "none", "balanced"] = "auto"

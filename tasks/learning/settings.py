@@ -7,21 +7,19 @@ import functools
 import operator
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
-from pydantic.config import JsonDict
+from pydantic_core import PydanticUndefined
 
 from tasks.learning import user_code
 from tasks.learning.initial_weights import start_from_text
-from tasks.learning.recipe import Recipe, from_dict
+from tasks.learning.recipe import Recipe, flat, from_dict
 
 _SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
 """Fields by names that are usual elsewhere."""
 _NOT_SETTINGS = ("name", "origin", "kind", "factory")
 _ALSO_CHOOSES = {"store": ("training", "augment")}
 """Fields with variants that another field chooses."""
-_START: JsonDict = {"description": "random, pretrained, champion, champion:NAME, or a file .safetensors"}
 _BOOLEANS = {"true": True, "on": True, "false": False, "off": False}
 
 
@@ -30,6 +28,9 @@ class _Setting:
     groups: tuple[str, ...]
     """Place of the field in a recipe."""
     type: Any
+    default: Any
+    """Value of a new recipe; none if each has to give one."""
+    meaning: str
     variants: tuple[str, ...] = ()
     """Kinds of the innermost group that have the field; empty: that group has no variants."""
     chooses: tuple[str, ...] = ()
@@ -92,6 +93,16 @@ def names() -> list[str]:
     return list(_settings())
 
 
+def described(recipe: Recipe) -> Iterator[str]:
+    """Yield lines on each field of `recipe`: its value, as `--set` takes it, its choices and default; its meaning."""
+    values = flat(recipe.to_dict())
+    for name, setting in _settings().items():
+        usual = "each recipe has its own" if setting.default is None else f"default: {setting.default}"
+        choices = "|".join(str(choice) for choice in typing.get_args(setting.type))
+        yield f"{name}={values.get(name, setting.default)}  ({'; '.join(filter(None, [choices, usual]))})"
+        yield f"    {' '.join(setting.meaning.split())}"
+
+
 def _parsed(settings: Iterable[str]) -> dict[str, str]:
     fields: dict[str, str] = {}
     for field, separator, value in (setting.partition("=") for setting in settings):
@@ -107,7 +118,7 @@ def _known(field: str) -> str:
     if name in _settings() and set(groups) <= set(_settings()[name].groups):
         return name
     meant = field_meant(name)
-    hint = f"did you mean {meant!r}? docs/cli.md lists all" if meant else f"the fields are {', '.join(_settings())}"
+    hint = f"did you mean {meant!r}? see data-to-model recipes" if meant else f"the fields are {', '.join(_settings())}"
     raise ValueError(f"there is no recipe field {field!r}; {hint}")
 
 
@@ -126,21 +137,24 @@ def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ())
         types: list[Any] = list(typing.get_args(field.annotation) or [field.annotation])
         kinds: list[Any] = [kind for kind in types if dataclasses.is_dataclass(kind)]
         place, tags = (*groups, name), [kind.kind for kind in kinds if hasattr(kind, "kind")]
+        # A field of a base class has its docstring only there.
+        of_bases = [getattr(base, "__pydantic_fields__", {}).get(name) for base in group.__mro__]
+        meaning = next((each.description for each in of_bases if each and each.description), "")
         if name == "start":
-            yield name, _Setting(groups, Annotated[str, Field(json_schema_extra=_START)])
+            yield name, _Setting(groups, str, "random", meaning)
             continue
         if not kinds and name not in _NOT_SETTINGS:
-            chooses = _ALSO_CHOOSES.get(name, ())
-            yield name, _Setting(groups, Annotated[field.annotation, Field(), *field.metadata], variants, chooses)
+            default = None if field.default is PydanticUndefined else field.default
+            yield name, _Setting(groups, field.annotation, default, meaning, variants, _ALSO_CHOOSES.get(name, ()))
         elif tags and place not in _ALSO_CHOOSES.values():
-            yield name, _Setting(groups, Literal[*(tag for tag in tags if tag != "own")], chooses=place)
+            type_ = Literal[*(tag for tag in tags if tag != "own")]  # type: ignore[valid-type]
+            yield name, _Setting(groups, type_, field.default.kind, meaning, chooses=place)
         for kind in kinds:
             yield from _fields(kind, place, (kind.kind,) if tags else ())
 
 
 def _convert(text: str, name: str, kind: Any) -> Any:
     """Return `text` as the type `kind`; text that does not fit is left to the recipe, which refuses it."""
-    kind = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     if kind is bool:
         return _BOOLEANS.get(text.lower(), text)
     if typing.get_origin(kind) is Literal:

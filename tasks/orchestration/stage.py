@@ -35,11 +35,13 @@ class Stage:
     reused: bool = False
     """True if the result existed already."""
     seconds: float = 0.0
-    """Duration in this run."""
+    """Duration in this run, without the wait for its turn."""
+    started: float = dataclasses.field(default_factory=time.monotonic)
 
 
 _run: ContextVar[tuple[Uses, list[Stage], float] | None] = ContextVar("run", default=None)
 """What the run uses, its stages so far, and its start by the monotonic clock."""
+_stage: ContextVar[Stage | None] = ContextVar("stage", default=None)
 
 
 @contextlib.contextmanager
@@ -75,8 +77,8 @@ def stage(
         DeadlineExceeded: The time is over.
     """
     log = logger()
-    started = time.monotonic()
     current = Stage(name=name, uri=uri)
+    _stage.set(current)
     used, stages, _ = _run.get() or (None, [], 0.0)
     if used is not None and uri is not None:
         used.add([uri])
@@ -89,7 +91,7 @@ def stage(
     with deadline(timeout_s):
         failpoint(name, str(uri))
         yield current
-    current.seconds = time.monotonic() - started
+    current.seconds = time.monotonic() - current.started
     took = "reused" if current.reused else f"done in {current.seconds:.1f} s"
     log.info("%s %s%s", name, took, f": {uri}" if uri else "", extra={"stage": name, "event": "end"})
     stages.append(current)
@@ -107,6 +109,12 @@ def _check_parents(uri: URI, result: Manifest, parents: Mapping[str, URI]) -> No
                     f"{uri} was made from other bytes than {parent} has now, so it is not used; to make it again, run "
                     f"the same command after: {' && '.join(f'{delete} {shlex.quote(each)}' for each in stale)}"
                 )
+
+
+def begin_again() -> None:
+    """Count the seconds of the running stage from now on: its turn has come."""
+    if current := _stage.get():
+        current.started = time.monotonic()
 
 
 def seconds_so_far() -> float | None:

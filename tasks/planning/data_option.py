@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from storage import access, champions, kinds, manifest
+from storage.admin import catalog
 from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, Root, parse_root
 from tasks.jobs import thumbnail_parts
 from tasks.learning import images, recipes, sources, user_code
@@ -19,19 +20,20 @@ _IMAGE_SIZE = 64
 """Pixels per side of the user's images, unless the recipe or the pretrained weights say otherwise."""
 
 
-def default_recipe(data: str | None, *, flow: str = "") -> str:
+def default_recipe(data: str | None, *, flow: str = "", storage: str = "./data") -> str:
     """Return the default recipe: `images-finetune` for the user's own images, else that of the data or of the flow.
 
     Args:
         data: The option `--data`, or the parameter of a deployment.
         flow: Name of the deployment's flow; empty on the command line, whose default is the bundled sample.
+        storage: Storage root of a result that `data` names.
     """
     if flow == "images":
         return "images-finetune"
     usual = _recipe_of(flow) or "mnist-sample-resnet18"
     if not data or flow not in ("", "mnist"):
         return usual
-    uri = DatasetURI(parse_root(data, option="--data"))
+    uri = DatasetURI(catalog.named(parse_root(storage), data, option="--data"))
     try:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
@@ -154,7 +156,7 @@ def find_training_data(root: Root, recipe: Recipe, data: str | None) -> Training
         return TrainingData(
             recipe=recipe, name=source.name, default_model=source.name, is_user_images=False, source=source
         )
-    uri = DatasetURI(parse_root(data, option="--data"))
+    uri = DatasetURI(catalog.named(root, data, option="--data"))
     try:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:

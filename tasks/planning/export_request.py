@@ -3,7 +3,8 @@
 import dataclasses
 import importlib.util
 
-from storage import champions, kinds, manifest
+from storage import kinds, manifest
+from storage.admin import catalog
 from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
 from tasks.learning import user_code
 from tasks.planning import model_check
@@ -26,7 +27,7 @@ class ExportRequest:
 def resolve(*, storage: str, model: str) -> ExportRequest:
     """Check and resolve a request; raise `ValueError` naming the option, the value and the next step."""
     root = check_root(storage)
-    checkpoint = champions.find_checkpoint(root, model, option="model")
+    checkpoint = CheckpointURI(catalog.named(root, model, option="model"))
     trained = check_committed("model", checkpoint, kinds=("checkpoint",))
     prepared = DatasetURI(trained.parent("prepared", of=checkpoint))
     name = checkpoint.name.rpartition("-")[0]

@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from storage import access, champions, files, kinds, manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root, parse_root
+from storage.admin import catalog
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.deadline import deadline
 from tasks.learning import images, user_code
 from tasks.learning.recipe import MAX_MEGAPIXELS
@@ -56,7 +57,7 @@ def resolve(
         raise ValueError(f"--min-confidence must be above 0 and at most 1, got {min_confidence}")
     with deadline(stage_timeout_s):
         root = check_root(storage)
-        dataset = DatasetURI(parse_root(data, option="--data"))
+        dataset = DatasetURI(catalog.named(root, data, option="--data"))
         ingest, is_new = None, are_user_images(dataset)
         recorded = None if is_new else check_committed("--data", dataset, kinds=("raw", "prepared"))
         if recorded is not None and split is not None:
@@ -65,7 +66,7 @@ def resolve(
                 names = ", ".join(sorted(splits)) or "those with rows"
                 raise ValueError(f"--split must be one of {names}, got {split!r}")
         name, note = _registered_model(root, dataset, recorded) if model == "champion" else ("", None)
-        checkpoint = champions.find_checkpoint(root, f"champion:{name}" if name else model, option="--model")
+        checkpoint = CheckpointURI(catalog.named(root, f"champion:{name}" if name else model, option="--model"))
         check_committed("--model", checkpoint, kinds=("checkpoint",))
         if recorded is None:
             new, values = _new_images(root, dataset, checkpoint, split=split)
@@ -162,7 +163,6 @@ def _registered_model(root: Root, data: URI, recorded: manifest.Manifest | None)
     of_folder = champions.default_for_user_images(user_images.name_of(data), data)
     if of_folder in named:
         return of_folder, None
-    if len(named) > 1 and len(trained := champions.trained_on_user_images(root, named)) == 1:
-        name = trained[0]
+    if (name := champions.usual(root)) and len(named) > 1:
         return name, f"predicted with champion:{name}, the only one of {len(named)} champions trained on user images"
-    return "", None
+    return name, None

@@ -1,6 +1,7 @@
 """Follower of a Ray job: turns its growing log into log records, and into the error that ended it."""
 
 import contextlib
+import datetime
 import json
 import logging
 import re
@@ -38,6 +39,7 @@ class Follower:
         self._error: JobFailed | None = None
         self._last: list[str] = []
         self._last_info_at = float("-inf")
+        self._first: tuple[float, float] | None = None  # time and share of the job that was done at the first progress
 
     def feed(self, text: str, *, ended: bool = False) -> None:
         """Handle the next part of the log; its last line only once that is complete or the log has `ended`."""
@@ -79,6 +81,14 @@ class Follower:
         due = time.monotonic() - self._last_info_at > _TELL_EVERY_S
         if due and not always:
             self._last_info_at = time.monotonic()
-        logger().log(
-            logging.INFO if due or always else logging.DEBUG, "%s", text.rstrip(": "), extra={"progress": content}
-        )
+        text = text.rstrip(": ") + self._left(content["fraction"])
+        logger().log(logging.INFO if due or always else logging.DEBUG, "%s", text, extra={"progress": content})
+
+    def _left(self, fraction: float) -> str:
+        """Estimate the rest of the stage's time from what was done since its first progress."""
+        now = time.monotonic()
+        started, before = self._first = self._first or (now, fraction)
+        if not before < fraction < 1:
+            return ""
+        left = datetime.timedelta(seconds=round((now - started) * (1 - fraction) / (fraction - before)))
+        return f"; about {left} left"

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -11,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from storage import manifest
 from tasks.jobs.spec import JobSpec
-from tasks.orchestration.stage import logger
+from tasks.orchestration.stage import begin_again, logger
 from tasks.resources import capacity
 from tasks.resources.scaling import Workers
 from tasks.runners.cluster_runner import ClusterRunner
@@ -20,6 +21,9 @@ from tasks.runners.runner import InProcessRunner, Runner
 
 _POLL_S = 0.5
 """Seconds between two attempts to get the machine's lock."""
+_WAITING = "waiting: another run is computing on this machine; `fuser %s` shows its process; %.0f s so far"
+_TELL_EVERY_S = 30.0
+"""Seconds between two lines about the wait."""
 _early: ContextVar[LocalRunner | None] = ContextVar("early", default=None)
 """The local Ray that `starting` started, for all sessions inside it."""
 
@@ -80,12 +84,14 @@ class LockingRunner:
 
     def _lock(self) -> None:
         path = Path(tempfile.gettempdir(), f"data-to-model-{os.geteuid()}.lock")
-        lock = FileLock(path, thread_local=False)
+        lock, started, timeout_s = FileLock(path, thread_local=False), time.monotonic(), 0.0
         try:
-            try:
-                self._locks.enter_context(lock.acquire(blocking=False))
-            except Timeout:
-                logger().info("waiting: another run is computing on this machine; `fuser %s` shows its process", path)
-                self._locks.enter_context(lock.acquire(poll_interval=_POLL_S))
+            while not lock.is_locked:
+                try:
+                    self._locks.enter_context(lock.acquire(timeout=timeout_s, poll_interval=_POLL_S))
+                except Timeout:
+                    logger().info(_WAITING, path, time.monotonic() - started)
+                    timeout_s = _TELL_EVERY_S
         except OSError as error:
             logger().warning("runs on this machine do not take turns: %s", error)
+        begin_again()

@@ -1,6 +1,7 @@
 """Terminal output of a run: what it shows, and what it omits."""
 
 import io
+import json
 import logging
 import os
 import re
@@ -11,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from flows.cli.console import Narrator, show
-from tasks.jobs.events import EPOCHS
+from tasks.jobs.events import EPOCHS, PROGRESS
+from tasks.runners.job_log import Follower
 from tests.runs import CHECKOUT
 
 _PREDICTED: dict[str, Any] = {
@@ -56,14 +58,27 @@ def test_every_epoch_is_a_line_above_the_bar() -> None:
         narrator = Narrator(console)
         for epoch in (1, 2):
             steps = f"epoch {epoch}/12, steps 8/80 loss 0.345"
-            narrator.emit(_progress("steps", 8, steps, fraction=(epoch - 0.5) / 12))
+            narrator.emit(_progress("steps", 8, steps, level=logging.DEBUG, fraction=(epoch - 0.5) / 12))
             narrator.emit(_progress(EPOCHS, epoch, f"epoch {epoch}/12: in words", fraction=epoch / 12))
         narrator.stop()
         epochs = [line[10:].strip() for line in _lines(console) if line.startswith("[")]
         assert epochs == [f"epoch {epoch}/12: in words" for epoch in (1, 2)]
-    bars = [line for line in _lines(terminal) if "elapsed" in line]
-    assert re.search(r"  epoch 1/12, steps 8/80 loss 0\.345 .*  4% +0:00:0\d elapsed, +\S+ left", bars[0]), bars
+    bars = [line for line in _lines(terminal) if "%" in line]
+    assert re.search(r"  epoch 1/12, steps 8/80 loss 0\.345 .*  4%", bars[0]), bars
     assert "17%" in bars[-1] and all(len(line) <= 80 for line in bars)
+
+
+def test_progress_without_a_terminal_is_told_to_its_end() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    logger, narrator = logging.getLogger("pipeline"), Narrator(console)
+    logger.addHandler(narrator)
+    logger.setLevel(logging.INFO)
+    follower = Follower()
+    for done in (1, 2, 3, 4):
+        fields = {"what": "parts", "done": done, "total": 4, "note": "", "fraction": done / 4, "epoch": None}
+        follower.line(f"{PROGRESS}{json.dumps(fields)}")
+    logger.removeHandler(narrator)
+    assert [line[10:].strip() for line in _lines(console)] == ["parts 1/4", "parts 4/4"]
 
 
 def test_every_stage_of_the_summary_is_a_line_with_its_uri_at_the_end(
@@ -78,10 +93,9 @@ def test_every_stage_of_the_summary_is_a_line_with_its_uri_at_the_end(
     ]
 
 
-def _progress(what: str, done: int, told: str, **content: Any) -> logging.LogRecord:
-    record = logging.LogRecord(
-        "prefect.task_runs", logging.INFO, str(CHECKOUT / "tasks/runners/job_log.py"), 1, told, (), None
-    )
+def _progress(what: str, done: int, told: str, *, level: int = logging.INFO, **content: Any) -> logging.LogRecord:
+    place = str(CHECKOUT / "tasks/runners/job_log.py")
+    record = logging.LogRecord("prefect.task_runs", level, place, 1, told, (), None)
     record.progress = {"what": what, "done": done, "total": 12, "note": ""} | content
     return record
 

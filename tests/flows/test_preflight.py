@@ -10,12 +10,13 @@ import pytest
 from flows.cli import app, preflight
 from flows.cli.options import RunOptions
 from storage.uri import Root
+from tasks.learning import recipes
 from tasks.resources import capacity
 from tasks.runners import nodes
 from tests import mirrors
 from tests.report_page.results import commit_results
 
-ALL = ["request", "storage", "data", "classes", "labels", "run", "model", "Ray", "disk", "nodes", "Prefect"]
+ALL = ["request", "storage", "data", "classes", "labels", "recipe", "run", "model", "Ray", "disk", "nodes", "Prefect"]
 
 
 def run(*words: str) -> int:
@@ -46,7 +47,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     def check(*arguments: str, refused: str = "") -> dict[str, str]:
         code, said = run("--check", *arguments), capsys.readouterr()
         lines = [line.split(maxsplit=2) for line in said.out.splitlines()]
-        names = [name for _, name, _ in lines]
+        names = list(dict.fromkeys(name for _, name, _ in lines))
         assert {verdict for verdict, _, _ in lines} <= {"ok"} and names == ALL[: len(names)]
         assert (code, len(names) == len(ALL)) == ((2, False) if refused else (0, True))
         if refused:
@@ -54,7 +55,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
             assert run(*arguments) == 2
             again = capsys.readouterr().err.replace("starting Ray and Prefect ...\n", "")
             assert again == f"{app.STARTING}\n{said.err}"
-        return {name: about for _, name, about in lines}
+        return {name: "\n".join(about for _, other, about in lines if other == name) for name in names}
 
     return check
 
@@ -64,9 +65,11 @@ def test_successful_checks_say_what_the_run_will_do(check: Check) -> None:
     assert found["Prefect"] == "a temporary server for this run"
     assert found["data"] == "the bundled sample of 7,000 MNIST digits, not the full data set"
     assert "GB free in" in found["disk"]
-    assert found["request"] == "recipe mnist-sample-resnet18 with epochs=7, seed=3"
-    stages = "to do: download, ingest, preprocess, train, predict, evaluate"
-    assert found["run"] == f"mnist-sample-resnet18 on mnist-sample, 7 epochs; {stages}"
+    assert found["request"] == "recipe mnist-sample-resnet18 epochs=7 seed=3"
+    fields = dict(field.split("=") for field in found["recipe"].split())
+    assert set(recipes.names()) - fields.keys() == {"momentum", "crop_scale", "color_jitter"}  # of other variants
+    assert (fields["epochs"], fields["model"], fields["batch_size"]) == ("7", "resnet18", "64")
+    assert found["run"] == "to do: download, ingest, preprocess, train, predict, evaluate"
 
 
 def test_the_first_check_that_fails_is_the_last(check: Check) -> None:

@@ -33,8 +33,14 @@ def recipe() -> Recipe:
             f"--set: model must be one of {', '.join(models.known())}, or timm/NAME such as ",
         ),
         ("source=nosuch", f"--set: source must be one of {', '.join(sources.known())}, got 'nosuch'"),
-        ("epoch=3", "--set: there is no recipe field 'epoch'; did you mean 'epochs'? docs/cli.md lists all"),
-        ("lr=1e-3", "--set: there is no recipe field 'lr'; did you mean 'learning_rate'? docs/cli.md lists all"),
+        (
+            "epoch=3",
+            "--set: there is no recipe field 'epoch'; did you mean 'epochs'? see data-to-model recipes",
+        ),
+        (
+            "lr=1e-3",
+            "--set: there is no recipe field 'lr'; did you mean 'learning_rate'? see data-to-model recipes",
+        ),
         ("nosuch=1", "--set: there is no recipe field 'nosuch'; the fields are source, image_size, "),
         ("optimizer=adam", "--set: optimizer must be one of adamw, sgd, got 'adam'"),
         ("momentum=0.8", "--set: momentum needs optimizer=sgd, got 0.8 with optimizer=adamw; add --set optimizer=sgd"),
@@ -42,7 +48,7 @@ def recipe() -> Recipe:
         ("store=files", "--set: store must be pixels for source=mnist, got 'files'; only files given by --data"),
         (
             "gate.epochs=3",
-            "--set: there is no recipe field 'gate.epochs'; did you mean 'epochs'? docs/cli.md lists all",
+            "--set: there is no recipe field 'gate.epochs'; did you mean 'epochs'? see data-to-model recipes",
         ),
         ("compile=max", "--set: compile must be a valid boolean, got 'max'"),
         ("step=graph", "--set: step must be eager without device=cuda, got 'graph'"),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 
 import pytest
 from ray.exceptions import OutOfMemoryError
@@ -38,8 +39,12 @@ def test_every_epoch_has_its_line_and_steps_in_between_have_few(caplog: pytest.L
         + _progress(epoch, epoch=epoch, what=EPOCHS, note="loss")
         for epoch in range(1, 81)
     )
-    lines = _followed(log, caplog)
-    assert [line for line in lines if line != "steps 1/80"] == [f"epoch {epoch}/80: loss" for epoch in range(1, 81)]
+    lines = [line for line in _followed(log, caplog) if line != "steps 1/80"]
+    assert [line.partition("; ")[0] for line in lines] == [f"epoch {epoch}/80: loss" for epoch in range(1, 81)]
+    assert (
+        re.fullmatch("; about 0:00:[0-9]+ left", lines[40].removeprefix("epoch 41/80: loss"))
+        and "left" not in lines[-1]
+    )
 
 
 def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatter(

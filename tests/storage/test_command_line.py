@@ -287,8 +287,11 @@ class TestWrongRequests:
         monkeypatch.delattr(access, "check_writable")
         for command in READERS[:-1]:  # gc writes a file to read the storage's clock
             assert ask(*command, "--storage", root).code == 0
+        assert ask("history", f"champion:{DATA}", "--storage", root) == ask("history", DATA, "--storage", root)
+        words = (model.checkpoint, model.checkpoint.name, "champion", f"champion:{DATA}")
         for reader in ("show", "lineage", "verify"):
-            assert ask(reader, model.raw).code == 0
+            first, *others = [ask(reader, word, "--storage", root) for word in words]
+            assert first.code == 0 and others == [first] * 3
 
     def test_uri_where_nothing_is_committed_is_told_and_not_searched(
         self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
@@ -303,7 +306,7 @@ class TestWrongRequests:
     @pytest.mark.parametrize(
         ("words", "expected"),
         [
-            ([], ["Missing command", "--help"]),
+            (["ls", "run"], ["KIND", "did you mean runs?"]),
             (["ls", "--nosuch"], ["--nosuch", "--help"]),
             (["ls", "checkpoints"], ["KIND", "'checkpoints'", "checkpoint"]),
             (["show", "s3://user:secret@bucket/x"], ["uri", "AWS_*"]),

@@ -1,6 +1,7 @@
 """Recipes by name: each is a function that returns a complete recipe, in a module of this package or in any file."""
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import inspect
@@ -13,7 +14,7 @@ from tasks.learning import models, settings, user_code
 from tasks.learning.augment_settings import FileAugment, PixelAugment
 from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
 from tasks.learning.recipe import SGD, AdamW, Data, Gate, Own, Recipe, Resources, Split, Training, flat, from_dict
-from tasks.learning.settings import field_meant, names, override
+from tasks.learning.settings import described, field_meant, names, override
 
 __all__ = [
     "SGD",
@@ -32,6 +33,7 @@ __all__ = [
     "Training",
     "Weights",
     "changes",
+    "described",
     "field_meant",
     "flat",
     "from_dict",
@@ -40,6 +42,7 @@ __all__ = [
     "names",
     "override",
     "own",
+    "table",
     "title",
 ]
 
@@ -47,6 +50,15 @@ __all__ = [
 def known() -> list[str]:
     """Return the sorted names that `load` accepts."""
     return sorted(_shipped())
+
+
+def table() -> list[tuple[str, str, str, str]]:
+    """Return a row for each recipe of the project, and the header: name, source, model, and what it is."""
+    rows = [("recipe", "source", "model", "")]
+    for name, make in sorted(_shipped().items()):
+        recipe, about = make(), inspect.getdoc(make) or ""
+        rows.append((name, recipe.data.source, recipe.model, about.splitlines()[0].removeprefix("Return ")))
+    return rows
 
 
 def load(name: str) -> Recipe:
@@ -60,8 +72,11 @@ def load(name: str) -> Recipe:
         return _outside(name)
     make = _shipped().get(name.replace("_", "-"))
     if make is None:
+        like = [f"{name}:recipe"] * name.endswith(".py") or difflib.get_close_matches(name, known(), n=1)
+        meant = f"--set model={name}" if name in models.known() else f"--recipe {like[0]}" if like else ""
+        hint = f"; did you mean {meant}?" if meant else ""
         raise ValueError(
-            f"recipe must be one of {', '.join(known())}, path.py:function or folder:function, got {name!r}"
+            f"recipe must be one of {', '.join(known())}, path.py:function or folder:function, got {name!r}{hint}"
         )
     return make()
 
