@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ class Terminal:
     def __init__(self, folder: Path) -> None:
         self.checkout, self.home, self.port = copy_of_checkout(folder / "pipeline"), folder, free_port()
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.env = {**os.environ, "HOME": str(folder), "PATH": path, "PREFECT_HOME": str(folder / "prefect")}
+        self.env = {**os.environ, "HOME": str(folder), "PATH": path, "PREFECT_HOME": str(folder / ".prefect")}
         self.env.pop("PREFECT_API_URL", None)
         self.up: subprocess.Popen[bytes] | None = None
 
@@ -37,8 +38,9 @@ class Terminal:
 
     def type(self, command: str) -> str:
         """Run a command of the page to its end; return what it printed, without the logs."""
-        if variable := re.match(r"export (\w+)=(\S+)", command):
-            self.env[variable[1]] = variable[2].replace("4200", str(self.port))
+        if file := re.match(r"\. ~/(\S+)$", command):
+            words = shlex.split((self.home / file[1]).read_text())
+            self.env |= dict(word.split("=", 1) for word in words if "=" in word)
             return ""
         done = subprocess.run(
             ["bash", "-c", command], cwd=self.checkout, env=self.env, capture_output=True, text=True, timeout=_LIMIT_S

@@ -1,7 +1,9 @@
-"""`make up` ends cleanly, and the next one resumes the runs that ended with it."""
+"""`make up` ends cleanly, the next one resumes the runs that ended with it, and no web page can use its server."""
 
+import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +15,9 @@ import pytest
 
 from storage import registry
 from storage.uri import Root
+from tests import mirrors
 from tests.prefect_system import Server, free_port
+from tests.report_page.browser import VIEWS, chromium
 from tests.runs import CHECKOUT, await_that, kill_all_with, processes_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -27,9 +31,9 @@ class Up(Server):
     """A running `make up`."""
 
     def __init__(self, port: int, folder: Path) -> None:
-        super().__init__(port)
         folder.mkdir(exist_ok=True)
         home = str(folder / "home")
+        access = folder / "home" / "make-up.env"
         self.mark, self.output = f"PREFECT_HOME={home}", folder / f"{len(list(folder.iterdir()))}.log"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "flows", "up", "--port", str(port)],
@@ -45,6 +49,9 @@ class Up(Server):
         """Every server that was seen while it started, by command line."""
         await_that(self._has_started, limit_s=180)
         assert self.process.poll() is None, self.output.read_text()
+        self.password = shlex.split(access.read_text())[-1].partition("=")[2]
+        assert access.stat().st_mode & 0o777 == 0o600 and self.output.read_text().count(self.password) == 1
+        super().__init__(port, auth=self.password)
 
     def _has_started(self) -> object:
         self.servers |= {command for command in processes_with(self.mark).values() if _is_server(command)}
@@ -55,6 +62,13 @@ class Up(Server):
         os.killpg(self.process.pid, signal.SIGINT)
         assert self.process.wait(90) == 0, self.output.read_text()
         await_that(lambda: not processes_with(self.mark), limit_s=30)
+
+    def stop_as_systemd(self) -> None:
+        """SIGTERM every process of it at once."""
+        for pid in processes_with(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        assert self.process.wait(90) == 0, self.output.read_text()
 
     def cut_power(self) -> None:
         """SIGKILL every process of it at once."""
@@ -94,12 +108,18 @@ def test_run_resumes_by_itself_after_ctrl_c_and_after_a_power_cut(folder: Path) 
     assert up.state(run)["name"] in ("AwaitingRetry", "Late", "Pending", "Submitting", "Running")
     up.await_start(run, 2)
     await_that(lambda: up.says(run, "train started"), interval_s=0.5)
+    up.stop_as_systemd()
+
+    up = Up(port, folder)
+    assert up.state(run)["name"] in ("AwaitingRetry", "Late", "Pending", "Submitting", "Running")
+    up.await_start(run, 3)
+    await_that(lambda: up.says(run, "preprocess reused"), interval_s=0.5)
     up.cut_power()
 
     up = Up(port, folder)
     assert up.await_end(run) == ["Completed"]
     assert up.says(run, "download reused")
-    assert up.starts(run) == 3
+    assert up.starts(run) == 4
     assert registry.champion(Root(str(folder / "root")), "mnist-sample") is not None
     summary = up.artifacts(run)["mnist-sample-summary"]
     link = re.search(r"\[Report page\]\((http://127.0.0.1:.*/index.html)\)", summary)
@@ -113,3 +133,41 @@ def _lease_of_an_hour(up: Up) -> str:
     up.api("POST", "/v2/concurrency_limits/", {"name": "survives", "limit": 1})
     request = {"names": ["survives"], "slots": 1, "mode": "concurrency", "lease_duration": 3600}
     return str(up.api("POST", "/v2/concurrency_limits/increment-with-lease", request)["lease_id"])
+
+
+_PAGE = """<script>(async () => {
+const api = "{url}", authorization = "{authorization}"
+const ask = async (path, body) => {
+  const headers = {"Content-Type": "application/json", ...(authorization ? {"Authorization": authorization} : {})}
+  const answer = await fetch(api + path, {method: "POST", headers, body: JSON.stringify(body)})
+  return answer.ok ? answer.json() : Promise.reject(`${answer.status}`)
+}
+try {
+  const [smoke] = await ask("/deployments/filter", {deployments: {name: {any_: ["smoke"]}}})
+  const run = {state: {type: "SCHEDULED"}, job_variables: {command: "touch {file}"}}
+  document.title = "ran " + (await ask(`/deployments/${smoke.id}/create_flow_run`, run)).id
+} catch (error) { document.title = `failed ${error}` }
+})()</script>"""
+"""A web page that lets the worker run a program of its own."""
+
+
+def test_a_web_page_cannot_run_programs_and_a_second_make_up_is_refused(folder: Path, tmp_path: Path) -> None:
+    up = Up(free_port(), folder)
+    env = {**_without_server(), "PREFECT_HOME": str(folder / "home")}
+    words = [sys.executable, "-m", "flows", "up", "--port", str(free_port())]
+    second = subprocess.run(words, cwd=CHECKOUT, env=env, capture_output=True, text=True)
+    used = f"error: PREFECT_HOME={folder / 'home'} is used by another `make up`, {up.url}: stop it, or set PREFECT_HOME"
+    assert second.returncode == 2 and second.stderr.startswith(used) and len(second.stderr.splitlines()) == 1
+
+    site, ran = tmp_path / "site", tmp_path / "ran"
+    (tmp_path / "profile").mkdir()
+    site.mkdir()
+    with mirrors.serve(site) as pages, chromium(tmp_path / "profile") as browser:
+        for name, authorization in (("evil", ""), ("owner", up.authorization)):
+            page = _PAGE.replace("{url}", up.url).replace("{file}", str(ran)).replace("{authorization}", authorization)
+            (site / f"{name}.html").write_text(page)
+            browser.open(f"{pages.address}{name}.html", VIEWS["light"])
+            title = await_that(lambda: browser.evaluate("document.title"), limit_s=60)
+            assert title.startswith("failed 401" if name == "evil" else "ran "), title
+    await_that(ran.exists, limit_s=120)
+    up.press_ctrl_c()

@@ -234,15 +234,15 @@ def diff(options: DiffOptions) -> int:
 @_command("""
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
 runs that crashed, each at most three times.
-Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others
---host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md).""")
+Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect), the server's password in PREFECT_HOME/make-up.env. The
+server listens on this machine only, unless --host says otherwise (docs/operating.md).""")
 def up(
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=1, max=65534, metavar="N", help="port of server and UI; reports get the next one")
     ] = 4200,
 ) -> int:
-    """Start a Prefect server, register the deployments of prefect.yaml and run a worker for them."""
+    """Start a Prefect server, register the deployments of prefect.yaml and deployments.yaml, run a worker."""
     from flows.server import up
 
     return up.main(host, port)
@@ -252,7 +252,7 @@ def up(
 environment:
   PREFECT_API_URL  the server, such as http://127.0.0.1:4200/api""")
 def deploy() -> int:
-    """Check prefect.yaml, then register its deployments on a Prefect server."""
+    """Check prefect.yaml and deployments.yaml, then register their deployments on a Prefect server."""
     from flows.server import deploy
 
     return deploy.main()

@@ -47,8 +47,12 @@ class _Handler(BaseHTTPRequestHandler):
                 content = report_page.render_runs(self._root, links_to="/")
             elif match := _MANIFEST.fullmatch(self.path):
                 content, kind = manifest.load(self._root.child(match[1])).to_json(), "application/json"
+            elif match := _PAGE.fullmatch(self.path):
+                uri = ReportURI(self._root.child(f"reports/{match[1]}"))
+                pages = [file for file in manifest.load(uri).files if file.path == "index.html"]
+                content = b"".join(manifest.read_file(uri, file) for file in pages)
             else:
-                content = _read(self._root, self.path)
+                raise ValueError("not the path of a result")
         except (OSError, ValueError, Damaged):
             self.send_error(404, "no such committed result")
             return
@@ -60,14 +64,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing: requests are not part of what `make up` shows."""
-
-
-def _read(root: Root, path: str) -> bytes:
-    match = _PAGE.fullmatch(path)
-    if match is None:
-        raise ValueError("not the path of a report")
-    uri = ReportURI(root.child(f"reports/{match[1]}"))
-    return b"".join(manifest.read_file(uri, file) for file in manifest.load(uri).files if file.path == "index.html")
 
 
 @contextlib.contextmanager
