@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 
-from storage import error_policy, files, s3
+from storage import files, s3
 from storage.uri import URI, Root, redact_text
 
 _LACKING = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -66,8 +66,8 @@ def errors_as_value_error(uri: URI, *, option: str, verb: str) -> Iterator[None]
             reason = f"{reason}; choose another folder"
         elif isinstance(error, FileNotFoundError):
             reason = "its bucket does not exist; create it or choose another"
-    except Exception as error:
-        if not uri.is_s3 or not (isinstance(error, ValueError) or error_policy.is_storage_error(error)):
+    except ValueError as error:
+        if not uri.is_s3:
             raise
         reason = f"{' '.join(str(error).split())}; {s3.ADVICE}"
     raise ValueError(f"{option}: cannot {verb} {uri}: {redact_text(reason)}")

@@ -32,8 +32,6 @@ S3_CODES = (*_CONFLICTS, "InternalError", "RequestTimeout", "ServiceUnavailable"
 """Error codes with which S3 asks for a retry, of a request or of one file in it, whatever the HTTP status."""
 EXPIRED_CODES = ("ExpiredToken", "InvalidToken")
 """Error codes of temporary keys that have expired: the next try finds new ones if they are renewed meanwhile."""
-_S3_CLIENTS = ("aiobotocore", "aiohttp", "botocore")
-"""Packages whose errors s3fs and botocore may pass on."""
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -52,12 +50,6 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     is_torchs = isinstance(error, RuntimeError) and type(error).__module__.partition(".")[0] in ("builtins", "torch")
     return is_torchs and _NO_MEMORY.search(str(error)) is not None
-
-
-def is_storage_error(error: BaseException) -> bool:
-    """Return whether `error` comes from the storage (unreachable, access refused) rather than from a bug."""
-    # Many botocore errors are not OSErrors: no credentials, no endpoint, no region.
-    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _S3_CLIENTS
 
 
 def is_transient_on_s3(error: BaseException | None) -> bool:

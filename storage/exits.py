@@ -17,7 +17,6 @@ import typer
 
 from storage import error_policy, terminal
 from storage.process import reach_loopback_directly
-from storage.uri import redact_text
 
 FAILED, INVALID, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 """Exit codes: failure, invalid request, Ctrl-C, SIGTERM; 0 is success."""
@@ -161,10 +160,6 @@ def _terminate(*_: object) -> NoReturn:
 def _explain(error: Exception) -> None:
     package = type(error).__module__.partition(".")[0]
     lines = str(error).strip().splitlines() or [""]
-    if package == "botocore":
-        hint = "check AWS_ENDPOINT_URL and the AWS_* variables, then run the same command again"
-        note(f"error: {redact_text(' '.join(lines))}; {hint}")
-        return
     is_plain = package in ("flows", "storage", "tasks", "__main__") or type(error) is ValueError
     note("\n".join([f"error: {lines[0]}" if is_plain else f"error: {type(error).__name__}: {lines[0]}", *lines[1:]]))
     if not error_policy.is_permanent(error):

@@ -70,10 +70,9 @@ def with_retries(request: Callable[[], T]) -> T:
     except Exception as error:
         if not is_transient_on_s3(error):
             raise
-        message = redact_text(" ".join(str(error).split()))
+        message = redact_text(" ".join(str(getattr(error, "strerror", None) or error).split()))
         raise ConnectionError(
-            f"the storage kept failing for {PATIENCE_S:.0f} s, last error: {message}; check the server at "
-            "AWS_ENDPOINT_URL, then run the same command again"
+            f"the storage kept failing for {PATIENCE_S:.0f} s, last error: {message}; then run the same command again"
         ) from error
 
 
@@ -212,13 +211,14 @@ def _request(verb: str, uri: str, **arguments: Any) -> dict[str, Any]:
 
 def _call(verb: str, uri: str, *, quickly: bool = False, **arguments: Any) -> dict[str, Any]:
     """Send one request about the file or bucket `uri` to S3; raises a refusal of S3 as an `OSError` of its kind."""
-    from botocore.exceptions import ClientError
+    from botocore.exceptions import BotoCoreError, ClientError
 
     bucket, key = _split(uri)
     if verb.endswith("object"):
         arguments["Key"] = key
-    client = _client(quickly, os.getpid(), frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    aws = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
     try:
+        client = _client(quickly, os.getpid(), aws)
         answer: dict[str, Any] = getattr(client, verb)(Bucket=bucket, **arguments)
     except ClientError as error:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -227,9 +227,12 @@ def _call(verb: str, uri: str, *, quickly: bool = False, **arguments: Any) -> di
         code, message = (error.response.get("Error", {}).get(name, "") for name in ("Code", "Message"))
         if code in EXPIRED_CODES:
             _client.cache_clear()  # the next try reads the keys again
-        advice = _ADVICE.get("checksum" if "checksum" in message else code, ADVICE)
+        usual = ADVICE if (status or 0) < 500 else "check the server at AWS_ENDPOINT_URL"
+        advice = _ADVICE.get("checksum" if "checksum" in message else code, usual)
         kind, number = _ERRORS.get(status, (OSError, errno.EIO))
         raise kind(number, f"{message or error} ({code}); {advice}", str(uri)) from error
+    except BotoCoreError as error:  # no connection, no keys, no region
+        raise OSError(errno.EIO, f"{redact_text(' '.join(str(error).split()))}; {ADVICE}", str(uri)) from error
     return answer
 
 

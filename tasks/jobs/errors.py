@@ -51,12 +51,9 @@ def job_error(error: BaseException, *, folder: URI) -> JobFailed:
     if isinstance(cause, UserCodeError) or not is_permanent:
         trace = getattr(cause, "trace", "") or redact_text("".join(traceback.format_exception(error)))
         place = folder.child("traceback.txt")
-        try:
+        with contextlib.suppress(OSError):
             files.put(place, trace.encode())
             message += f"\n  full traceback: {place}"
-        except Exception as failed:
-            if not error_policy.is_storage_error(failed):
-                raise
     return (JobRefused if is_permanent else JobFailed)(message)
 
 

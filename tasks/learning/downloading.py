@@ -3,7 +3,6 @@
 import functools
 import gzip
 import hashlib
-import io
 import os
 import shutil
 import time
@@ -20,7 +19,7 @@ from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponent
 from storage import error_policy, files
 from storage.admin.format import size as in_units
 from storage.error_policy import Permanent, is_transient_download
-from storage.uri import URI, redact, redact_text
+from storage.uri import URI, is_web_address, redact, redact_text
 from tasks.learning.sources import Download, SourceFile, is_public
 
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
@@ -113,13 +112,9 @@ def mirror_address(mirror: str) -> str:
 
 
 def _web_address(mirror: str) -> str:
-    try:
-        parts = urlsplit(mirror)
-        usable = parts.hostname and parts.port != 0 and is_public(mirror)
-    except ValueError:
-        usable = False
-    if not usable:
+    if not (is_web_address(mirror) and is_public(mirror)):
         raise ValueError(f"--mirror must be http(s)://host/path/ without credentials or query, got {redact(mirror)!r}")
+    parts = urlsplit(mirror)
     return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
 
 
@@ -156,7 +151,7 @@ def _pieces(url: str) -> Iterator[bytes]:
 
 def _digest(path: Path, algorithm: str) -> str:
     digest = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
-    with path.open("rb") if path.exists() else io.BytesIO() as content:
+    with path.open("rb") as content:
         return hashlib.file_digest(content, digest).hexdigest()
 
 

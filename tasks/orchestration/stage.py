@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
 
-from storage import error_policy, files, manifest, reference, uses
+from storage import files, manifest, reference, uses
 from storage.admin import catalog
 from storage.error_policy import Permanent
 from storage.failpoints import failpoint
@@ -127,9 +127,7 @@ def tidy(scratch: URI) -> None:
     """Delete the scratch files of a committed result; if that fails, `data-to-model gc` deletes them later."""
     try:
         files.remove(scratch)
-    except Exception as error:
-        if not error_policy.is_storage_error(error):
-            raise
+    except OSError as error:
         logger().warning("%s is no longer needed but cannot be deleted: %s", scratch, redact_text(str(error)))
 
 

@@ -19,11 +19,8 @@ Resources = Mapping[str, float]
 Workers = int | None
 """Workers as asked for: a number (0: without Ray), None for auto."""
 
-_CGROUP_LIMITS = [
-    ["/sys/fs/cgroup/cpu.max"],
-    ["/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"],
-]
-"""Files in which version 2, or 1, of cgroups says how long a container may compute in each period of time."""
+_CGROUP = Path("/sys/fs/cgroup")
+"""Folder with the limits of a container."""
 _ACCELERATOR = "accelerator_type:"
 """Start of the name of the resource by which Ray knows a node's kind of GPU."""
 _MOST_CPUS_BESIDE_A_GPU = 4.0
@@ -236,9 +233,9 @@ def _share_beside_gpus(nodes: Sequence[Resources]) -> float:
 def cores_here() -> int:
     """Return the cores of this machine that this process may use, at most a container's limit, rounded up."""
     cores = len(os.sched_getaffinity(0))
-    for names in _CGROUP_LIMITS:
+    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):  # of version 2, and of version 1
         with contextlib.suppress(OSError, ValueError):  # another version; or no limit, which is `max` or -1
-            quota_us, period_us = map(int, " ".join(Path(name).read_text() for name in names).split())
+            quota_us, period_us = map(int, " ".join((_CGROUP / name).read_text() for name in names).split())
             cores = min(cores, math.ceil(quota_us / period_us)) if quota_us > 0 else cores
     return cores
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from storage import error_policy, files
+from storage import files
 from storage.producer import producer
 from storage.terminal import count
 from storage.uri import URI, Root, redact, redact_text
@@ -130,9 +130,7 @@ def look(folder: str, node: str, run_versions: _Versions) -> list[str]:
         files.put(uri.child(node), b"seen", mode="create")
     except FileNotFoundError:
         trouble = f" sees another folder at {uri.parent}; {advice}"
-    except Exception as error:
-        if not error_policy.is_storage_error(error):
-            raise
+    except OSError as error:
         trouble = f" cannot use {uri.parent}: {redact_text(' '.join(str(error).split()))}; {advice}"
     return [*filter(None, [trouble]), *differences(versions(), run_versions)]
 

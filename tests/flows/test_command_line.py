@@ -10,30 +10,6 @@ import pytest
 from flows.cli import app
 from storage.exits import guarded
 from tests.runs import CHECKOUT
-from tests.s3 import Server
-
-
-@pytest.mark.parametrize(
-    ("bucket", "env", "words"),
-    [
-        ("no-such-bucket", {}, "does not exist"),
-        ("{bucket}", {"AWS_SECRET_ACCESS_KEY": "hidden"}, "SignatureDoesNotMatch"),
-        ("{bucket}", {"AWS_ENDPOINT_URL": "http://{host}/?key=hidden"}, "must not contain a user name, password or"),
-    ],
-)
-def test_a_bucket_that_cannot_be_used_is_refused_and_no_secret_shown(
-    s3: Server,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    bucket: str,
-    env: dict[str, str],
-    words: str,
-) -> None:
-    for name, value in env.items():
-        monkeypatch.setenv(name, value.format(host=s3.endpoint.removeprefix("http://")))
-    assert app.main("run", words=["--storage", f"s3://{bucket.format(bucket=s3.bucket)}/x"]) == 2
-    said, line = capsys.readouterr().err.splitlines()
-    assert said == app.STARTING and words in line and "hidden" not in line
 
 
 @pytest.mark.parametrize(

@@ -98,16 +98,19 @@ def test_threads_never_exceed_the_cores_even_where_a_node_counts_more_cpus_than_
     assert threads_here(1, sharing=1) == 1
 
 
-@pytest.mark.parametrize(("contents", "cores"), [(["150000 100000"], 2), (["50000", "100000"], 1), (["max 100000"], 4)])
-def test_cpu_limit_of_a_container_counts_as_cores(
-    contents: list[str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = [tmp_path / str(number) for number in range(len(contents))]
-    for limit, content in zip(limits, contents, strict=True):
-        limit.write_text(f"{content}\n")
-    monkeypatch.setattr(scaling, "_CGROUP_LIMITS", [["/no/such/file"], limits])
+def test_cpu_limit_of_a_container_counts_as_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "_CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
-    assert machine.cores() == threads_here(64, sharing=1) == cores
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    for name, content, cores in (
+        ("cpu.max", "max 100000", 4),
+        ("cpu/cpu.cfs_quota_us", "-1", 4),
+        ("cpu/cpu.cfs_quota_us", "150000", 2),
+        ("cpu.max", "50000 100000", 1),
+    ):
+        (tmp_path / name).write_text(f"{content}\n")
+        assert machine.cores() == threads_here(64, sharing=1) == cores
 
 
 @pytest.mark.parametrize(

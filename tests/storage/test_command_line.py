@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
 
 from storage import access, commits, files, manifest, registry
 from storage.uri import URI, Root
@@ -323,19 +322,6 @@ class TestWrongRequests:
         assert answer.err[0].startswith("error: ") and "secret" not in answer.err[0]
         for word in expected:
             assert word in answer.err[0]
-
-
-def test_s3_that_breaks_off_is_told_in_one_line(
-    root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(uri: URI) -> list[str]:
-        raise EndpointConnectionError(endpoint_url="https://user:secret@s3.example")
-
-    monkeypatch.setattr(files, "children", refuse)
-    for command in READERS:
-        answer = ask(*command, "--storage", root)
-        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
-        assert "Could not connect" in answer.err[0] and "secret" not in answer.err[0]
 
 
 def test_traceback_of_an_unexpected_exception_is_shown_only_where_it_is_asked_for(

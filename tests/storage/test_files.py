@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from s3fs import S3FileSystem
 
 from storage import access, files
 from storage import s3 as s3_verbs
@@ -222,21 +221,11 @@ class TestS3:
             monkeypatch.delenv(name)
         for name, value in s3.configured(tmp_path).items():
             monkeypatch.setenv(name, value)
-        S3FileSystem.clear_instance_cache()
         access.check_writable(Root(f"s3://{s3.bucket}/root"))
         place = f"{s3.bucket}/root/per%20cent ä"
         with pickle.loads(pickle.dumps(s3_verbs.for_pyarrow())).open_output_stream(place) as file:
             file.write(b"content")
         assert files.read(URI(f"s3://{place}")) == b"content"
-        S3FileSystem.clear_instance_cache()
-
-    def test_more_files_than_one_request_removes_are_removed(self, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(s3_verbs, "_KEYS_PER_REQUEST", 2)
-        folder = URI(f"s3://{s3.bucket}/many")
-        for n in range(5):
-            files.put(folder.child(str(n)), b"", mode="create")
-        files.remove(folder)
-        assert [n for n in range(5) if files.exists(folder.child(str(n)))] == []
 
 
 class TestAccess:

@@ -122,11 +122,15 @@ def test_listing_that_repeats_itself_is_refused(spoiling: Proxy, file: URI) -> N
         files.walk(file.parent)
 
 
-def test_server_that_refuses_to_delete_several_files_at_once_deletes_one_by_one(spoiling: Proxy, file: URI) -> None:
-    files.put(file, b"content")
-    spoiling.pending = [RequestFault(fault="unknown", method="POST", part="")]
-    files.remove(file.parent)
-    assert spoiling.injected and files.walk(file.parent) == []
+def test_more_files_than_one_request_removes_are_removed_even_where_only_one_by_one(
+    spoiling: Proxy, file: URI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_verbs, "_KEYS_PER_REQUEST", 2)
+    for n in range(7):
+        files.put(file.child(str(n)), b"")
+    spoiling.pending = [RequestFault(fault="unknown", method="POST", part="", times=2)]
+    files.remove(file)
+    assert len(spoiling.injected) == 2 and spoiling.requests["POST"] == 4 and files.walk(file) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
