@@ -56,7 +56,8 @@ def of_user_images(data: UserImages) -> tuple[str, str]:
     if data.kind == "parquet":
         return _of_parquet(data)
     rows = Counter((file.split, file.label) for file in data.files)
-    counts = {split: {name: rows[split, label] for label, name in enumerate(data.classes)} for split, _ in rows}
+    splits = {split for split, _ in rows}
+    counts = {split: {name: rows[split, label] for label, name in enumerate(data.classes)} for split in splits}
     return of_counts(counts), data.labels
 
 
@@ -71,7 +72,7 @@ def _of_parquet(data: UserImages) -> tuple[str, str]:
     rows: Counter[tuple[str, str]] = Counter()
     for labels in files:
         rows.update({(labels.split, name): number for name, number in labels.counts.items()})
-    counts = {file.split: {name: rows[file.split, name] for name in classes} for file in files}
+    counts = {split: {name: rows[split, name] for name in classes} for split in {file.split for file in files}}
     return of_counts(counts), class_names.where(data.labels, files, classes)
 
 

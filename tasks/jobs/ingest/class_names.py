@@ -8,6 +8,7 @@ from typing import Any
 
 NO_LABEL = -1
 """Number that means "no label", as in Hugging Face's and scikit-learn's data."""
+_MOST = 10_000
 _SHOWN = 10
 """Most names of a list in an error message."""
 
@@ -23,6 +24,12 @@ class FileLabels:
     """Names that the file declares for its numbers; None if its labels are text."""
     counts: dict[str, int]
     """Rows of each class that occurs."""
+
+
+def check_number(num_classes: int) -> None:
+    """Raise `ValueError` for more classes than a confusion matrix in memory can have."""
+    if num_classes > _MOST:
+        raise ValueError(f"there must be at most {_MOST:,} classes, got {num_classes:,}; use fewer, or other labels")
 
 
 def is_missing(label: int | str | None) -> bool:

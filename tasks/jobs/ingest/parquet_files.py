@@ -25,7 +25,6 @@ _EXPECTED = (
     "expected image (the bytes of image files, or Hugging Face's struct with bytes) and label (text, or whole numbers "
     "with class names in the metadata), such as pa.table({'image': [png_bytes], 'label': ['cat']})"
 )
-_MOST_CLASSES = 10_000
 _BATCH_ROWS = 256
 _BUFFER_BYTES = 2**20
 """Rows to decode, and bytes to read, at a time, since images may be large."""
@@ -127,8 +126,7 @@ def read_labels(source: Opened, file: UserFile) -> FileLabels:
         labels = source.file.read(columns=[_LABEL], use_pandas_metadata=False)[_LABEL]
     rows = {row["values"]: row["counts"] for row in labels.value_counts().to_pylist()}
     values = sorted(value for value in rows if not class_names.is_missing(value))
-    if len(values) > _MOST_CLASSES:
-        raise ValueError(f"column label has {len(values):,} different values; use a column of classes")
+    class_names.check_number(len(values))
     declared = source.declared() if pa.types.is_integer(labels.type) else None
     if declared is None and pa.types.is_integer(labels.type):
         raise ValueError(

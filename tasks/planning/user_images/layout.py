@@ -186,6 +186,7 @@ def _checked_classes(
     learned = next(iter(names.values()))
     if unlearned := sorted(set().union(*names.values()) - learned):
         raise ValueError(f"class {', '.join(unlearned[:_SHOWN])} has test images but no training images")
+    class_names.check_number(len(learned))
     if len(learned) < 2:
         raise ValueError(f"there must be at least two classes, got {', '.join(learned)}")
     if all(map(_NO_CLASS.fullmatch, learned)):
