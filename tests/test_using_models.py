@@ -119,7 +119,7 @@ def test_page_works_as_it_stands_with_this_project(folder: Path, monkeypatch: py
     shutil.copy(folder / "photos/test/pears/photo 1.jpg", "photo.jpg")
     shutil.copy(folder / "photos/test/pears/photo 0.png", "scan.png")
     names: dict[str, Any] = {}
-    for block in blocks("With this project"):
+    for block in blocks("A few photos, in Python"):
         exec(block, names)
     assert names["pixels"].shape == (2, 16, 16, 3)
     rows = predicted(folder).loc[["test/pears/photo 1.jpg", "test/pears/photo 0.png"]]

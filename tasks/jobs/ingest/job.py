@@ -26,7 +26,7 @@ def run(spec: IngestSpec, backend: StageBackend) -> None:
     started = time.monotonic()
     source = _SOURCES[spec.kind]
     listed = source.to_survey(spec)
-    surveyed = _each(backend, source.survey, listed, spec, what="files scanned", upto=0.3)
+    surveyed = _each(backend, source.survey, listed, spec, what="groups of files scanned", upto=0.3)
     work = source.plan(spec, surveyed)
     files.check_space(spec.target, needed=sum(piece["rows"] for piece in work.pieces) * math.prod(work.shape) // 2)
     done = _each(backend, source.make, work.pieces, spec, classes=work.classes, what="pieces written", upto=1.0)
