@@ -1,6 +1,5 @@
 """Manifests: a manifest lists a dataset's files and is written last; without it, the dataset does not exist."""
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -199,26 +198,22 @@ def damages(uri: URI, manifest: Manifest, entries: Iterable[files.Entry], *, dee
 
 def read_file(uri: URI, file: File) -> bytes:
     """Read one listed file; raises `Damaged` if its bytes are not those that were committed."""
-    with not_missing(uri, file) as place:
-        content = files.read(place)
+    try:
+        content = files.read(uri.child(file.path))
+    except FileNotFoundError:
+        raise Damaged(damage(uri, file, "it is missing")) from None
     _check(uri, file, size=len(content), sha256=hashlib.sha256(content).hexdigest())
     return content
 
 
 def fetch_file(uri: URI, file: File, path: Path) -> None:
     """Copy one listed file of any size to the local `path`; raises `Damaged` as `read_file` does."""
-    with path.open("wb") as copy, not_missing(uri, file) as place:
-        copy.writelines(files.pieces(place))
-    _check(uri, file, size=path.stat().st_size, sha256=files.sha256(URI(str(path))))
-
-
-@contextlib.contextmanager
-def not_missing(uri: URI, file: File) -> Iterator[URI]:
-    """Yield the URI of a listed file, to be read in the block; raises `Damaged` there if it is missing."""
     try:
-        yield uri.child(file.path)
+        with path.open("wb") as copy:
+            copy.writelines(files.pieces(uri.child(file.path)))
     except FileNotFoundError:
         raise Damaged(damage(uri, file, "it is missing")) from None
+    _check(uri, file, size=path.stat().st_size, sha256=files.sha256(URI(str(path))))
 
 
 def _check(uri: URI, file: File, *, size: int, sha256: str) -> None:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,21 +39,6 @@ class TestContract:
         (entry,) = files.walk(root)
         assert (entry.path, entry.size) == ("a/b/file.bin", 3)
         assert before - 2 <= entry.modified <= time.time() + 2  # S3 tells whole seconds
-
-    def test_one_of_eight_creators_wins_and_the_file_is_its_own(self, root: Root) -> None:
-        barrier = threading.Barrier(8)
-
-        def create(index: int) -> int | None:
-            barrier.wait(timeout=30)
-            try:
-                files.put(root.child("file"), b"%d" % index * 100_000, mode="create")
-            except FileExistsError:
-                return None
-            return index
-
-        with ThreadPoolExecutor(8) as pool:
-            winners = [index for index in pool.map(create, range(8)) if index is not None]
-        assert [b"%d" % index * 100_000 for index in winners] == [files.read(root.child("file"))]
 
     def test_only_a_file_exists_and_absence_is_told_by_name(self, root: Root) -> None:
         files.put(root.child("folder/file"), b"", mode="create")
