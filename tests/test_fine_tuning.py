@@ -27,7 +27,7 @@ from tasks.train import train
 from tests.image_folder import write_folder
 from tests.ingested import ingested
 from tests.learning import lite0
-from tests.runs import Run, options_of
+from tests.runs import options_of
 
 SMALL = {"epochs": 1, "image_size": 32, "batch_size": 4, "max_shift": 2, "max_quarantined": 0.5, "precision": "fp32"}
 """A training of seconds."""
@@ -76,25 +76,6 @@ def checked(pictures: Path, tmp_path: Path, *words: str) -> Plan:
     return check_and_plan(options_of(RunOptions, *options))
 
 
-@pytest.mark.slow
-def test_command_fine_tunes_a_file_and_lineage_ends_at_its_digest(
-    weights: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copy(weights, tmp_path)
-    words = ["--data", str(pictures), "--recipe", "images-finetune", "--set", f"model={lite0.MODEL}"]
-    words += ["--set", f"start={weights.name}", "--register-as", "fruit", "--workers", "0", "--json"]
-    words += [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-    first = Run(*words, folder=tmp_path).result()
-    stages = [stage["name"] for stage in first["stages"]]
-    assert stages[:2] == ["download weights", "ingest"] and first["registered_model"] == "fruit"
-    assert main(["lineage", first["uris"]["predictions"]]) == 0
-    assert hashlib.sha256(weights.read_bytes()).hexdigest() in capsys.readouterr().out
-    page = Path(first["uris"]["report"], "index.html").read_text()
-    assert "downloads/weights-" in page, "the report links the weights that training began with"
-    again = Run(*words, folder=tmp_path).result()
-    assert all(stage["reused"] for stage in again["stages"]) and again["uris"] == first["uris"]
-
-
 def test_bytes_of_a_file_name_the_model_and_its_path_does_not(make: Make, weights: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copy(weights, tmp_path / "copy.safetensors"))
     original, moved = (make(model=lite0.MODEL, start=str(path)) for path in (weights, copy))
@@ -108,7 +89,7 @@ def test_bytes_of_a_file_name_the_model_and_its_path_does_not(make: Make, weight
 
 
 def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
-    make: Make, weights: Path, tmp_path: Path
+    make: Make, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copy(weights, tmp_path))
     settings: dict[str, Any] = {"model": lite0.MODEL, "start": str(copy), "learning_rate": 1e-12}
@@ -119,6 +100,8 @@ def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
     assert model.backbone.state_dict()["classifier.weight"].shape[0] == len(meta.model["classes"]) == 3
     assert manifest.load(plan.checkpoint).parent("weights", of=plan.checkpoint) == plan.weights
     assert plan.weights and meta.model["mean"] == [127.5] * 3
+    assert main(["lineage", plan.checkpoint]) == 0
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() in capsys.readouterr().out
     shutil.rmtree(plan.weights)
     assert make(**settings).download.weights is None, "a model that is there is not made again"
 

@@ -181,22 +181,6 @@ def test_a_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
 
 
 @pytest.mark.slow
-def test_a_vision_transformer_has_the_same_loss_curve_with_other_loaders_and_workers(
-    flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cifar10, "SOURCE", write_archive(tmp_path, rows=24, plain=True))
-    settings = {"epochs": 2, "batch_size": 12, "learning_rate": 1e-4, "max_shift": 0, "precision": "fp32"}
-    curves = []
-    for workers, loader in ((0, "resident"), (2, "ray-data")):
-        asked = settings | {"loader": loader, "minimum": 0.0, "device": "cpu"}
-        result = flow(recipe="cifar10-vit", storage=str(root), mirror=[str(tmp_path)], settings=asked, workers=workers)
-        history = manifest.load(URI(result["uris"]["checkpoint"])).statistics["history"]
-        curves.append([epoch["validation_loss"] for epoch in history])
-    assert np.allclose(curves, curves[0], rtol=0.1), curves
-    assert all(last < first for first, last in curves), "it learns"
-
-
-@pytest.mark.slow
 def test_the_cifar_recipe_that_one_would_deploy_learns(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
