@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from storage import commits, files, manifest, registry, tables
-from storage.uri import URI, DatasetURI, EvaluationURI, Root
-from tasks.learning import images, sources
+from storage import files, manifest, registry, tables
+from storage.uri import URI, EvaluationURI, Root
+from tasks.learning import sources
 from tasks.learning.sources import mnist_sample
 from tests import mirrors
+from tests.faults.harness import NUM_TEST, raw_name, write_raw
 from tests.runs import CHECKOUT, Run, await_that, lineage, repeatedly
 from tests.s3 import Server
 
@@ -125,24 +125,7 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
 
 
 @pytest.mark.slow
-def test_the_champion_predicts_a_dataset_without_labels(finished: Finished) -> None:
-    unlabelled = _without_labels(DatasetURI(finished.result["uris"]["raw"]), finished.folder)
-    arguments = ["--model", "champion:mnist-sample", "--data", unlabelled, "--json", "--storage", finished.root]
-    table = finished.folder / "predictions.csv"
-    result = Run(*arguments, "--csv", str(table), folder=finished.folder, script="predict.py").result()
-    rows = tables.read_split(URI(result["uris"]["predictions"])).to_pandas()
-    assert sorted(rows["id"]) == list(range(1000))
-    assert "label" not in rows
-    written = pd.read_csv(table)
-    assert list(written["id"]) == list(rows["id"]) and list(written["class"]) == list(rows["prediction"])
-    assert written["label"].isna().all() and result["csv"] == str(table)
-    assert sum(result["predicted"].values()) == 1000 and result["unpredicted"]["rows"] == 0
-    known = tables.read_split(URI(finished.result["uris"]["predictions"]), "test").to_pandas()
-    agreeing = rows.sort_values("id")["prediction"].to_numpy() == known.sort_values("id")["prediction"].to_numpy()
-    assert agreeing.mean() > 0.99
-
-
-@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_workers_that_stream_from_an_s3_of_aws_config_predict_every_row_and_no_secret_gets_out(
     s3: Server, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +134,8 @@ def test_two_workers_that_stream_from_an_s3_of_aws_config_predict_every_row_and_
     for name, value in s3.configured(tmp_path_factory.mktemp("aws")).items():
         monkeypatch.setenv(name, value)
     root = Root(f"s3://{s3.bucket}/two workers/ä/100%25")
-    arguments = ["--workers", "2", "--set", "loader=streaming"]
+    write_raw(root)
+    arguments = ["--workers", "2", "--set", "loader=streaming", "--data", root.child(f"datasets/raw/{raw_name()}")]
     token = f"canary-{uuid.uuid4().hex}"
     env = {"RAY_AUTH_TOKEN": token, "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "true"}
     run = Run(*quick(), *arguments, "--storage", root, folder=tmp_path, env=env)
@@ -166,12 +150,11 @@ def test_two_workers_that_stream_from_an_s3_of_aws_config_predict_every_row_and_
     kept = [path.read_bytes() for path in (tmp_path / "prefect" / "storage").iterdir()]
     assert [json.loads(content)["uris"] for content in kept] == [result["uris"]], "results in Prefect are not JSON"
     rows = tables.read_split(URI(result["uris"]["predictions"]), "test").to_pandas()
-    assert sorted(rows["id"]) == list(range(1000))
-    assert manifest.load(EvaluationURI(result["uris"]["evaluation"])).statistics["num_rows"] == 1000
+    assert sorted(rows["id"]) == list(range(NUM_TEST))
+    assert manifest.load(EvaluationURI(result["uris"]["evaluation"])).statistics["num_rows"] == NUM_TEST
     assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
 
 
-@pytest.mark.slow
 def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished: Finished, tmp_path: Path) -> None:
     without = tmp_path / "checkout" / "flows" / "without_ray.py"
     without.parent.mkdir(parents=True)
@@ -183,16 +166,28 @@ def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished
     result = run.result()
     assert not any(stage["reused"] for stage in result["stages"])
     made, other = ({name: URI(uri) for name, uri in one["uris"].items()} for one in (result, finished.result))
-    assert manifest.load(made["prepared"]).files == manifest.load(other["prepared"]).files
     assert made["checkpoint"].name != other["checkpoint"].name
-    weights, others = (
-        [file.sha256 for file in manifest.load(one["checkpoint"]).files if file.path.startswith("weights")]
-        for one in (made, other)
-    )
-    assert weights == others and weights
-    predicted, expected = (tables.read_split(one["predictions"], "test") for one in (made, other))
-    assert predicted.equals(expected)
+    for kind in ("prepared", "checkpoint", "predictions"):
+        assert _digests(made[kind]) == _digests(other[kind]) != set()
     assert result["metrics"] == finished.result["metrics"]
+
+
+@pytest.mark.slow
+def test_the_public_interfaces_of_ray_alone_give_the_same_bytes_as_no_ray(tmp_path: Path) -> None:
+    write_raw(Root(str(tmp_path / "raw")))
+    data = ["--data", str(tmp_path / "raw" / "datasets" / "raw" / raw_name())]
+    made = []
+    for words, env in (([], {"PIPELINE_TUNED": "0"}), (["--workers", "0"], {})):
+        storage = ["--storage", str(tmp_path / f"root{len(words)}")]
+        uris = Run(*quick(), *data, *words, *storage, folder=tmp_path, env=env).result()["uris"]
+        made.append([_digests(URI(uris[kind])) for kind in ("prepared", "checkpoint", "predictions")])
+    assert made[0] == made[1]
+
+
+def _digests(uri: URI) -> set[str | None]:
+    """Digests of what was computed; what a checkpoint says of its run beside the weights holds times."""
+    files = manifest.load(uri).files
+    return {file.sha256 for file in files if Path(file.path).suffix in (".parquet", ".safetensors")}
 
 
 def _ray_folder(command: str) -> Path | None:
@@ -209,13 +204,3 @@ def _places(folder: Path, secret: str) -> list[Path]:
             if stat.S_ISREG(path.lstat().st_mode) and secret.encode() in path.read_bytes():
                 found.append(path)
     return found
-
-
-def _without_labels(raw: DatasetURI, folder: Path) -> DatasetURI:
-    """A dataset of the test images alone, as somebody would write new images to predict."""
-    uri = DatasetURI(str(folder / "new-images-0123456789ab"))
-    schema = images.schema((28, 28, 1), tuple("0123456789")).remove(2)
-    table = tables.read_split(raw, "test", columns=["id", "image"]).cast(schema.remove_metadata())
-    part = tables.write_part(uri, table.replace_schema_metadata(schema.metadata), split="new", index=0)
-    commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[part], schema=tables.describe(schema))
-    return uri
