@@ -27,14 +27,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage root for all tests, so that the later ones reuse what is prepared."""
+    return tmp_path_factory.mktemp("growing-root") / "root"
+
+
 def _is_empty(cluster: Growing) -> bool:
     return [node.get("CPU", 0) for node in nodes(cluster.address)] == [0]
 
 
-def test_a_whole_pipeline_runs_from_no_worker_node_and_leaves_none(cluster: Growing, tmp_path: Path) -> None:
+def test_a_whole_pipeline_runs_from_no_worker_node_and_leaves_none(
+    cluster: Growing, root: Path, tmp_path: Path
+) -> None:
     await_that(lambda: _is_empty(cluster), limit_s=180)
-    root = ["--json", "--storage", str(tmp_path / "root")]
-    run = Run(*_SAMPLE, *root, "--set", "device=cpu", folder=tmp_path, env=cluster.env)
+    storage = ["--json", "--storage", str(root)]
+    run = Run(*_SAMPLE, *storage, "--set", "device=cpu", folder=tmp_path, env=cluster.env)
     uris = run.result()["uris"]
     assert manifest.load(URI(uris["checkpoint"])).statistics["resolved"]["device"] == "cpu"
     assert manifest.load(URI(uris["predictions"])).rows > 0
@@ -42,20 +50,19 @@ def test_a_whole_pipeline_runs_from_no_worker_node_and_leaves_none(cluster: Grow
 
 
 def test_a_worker_gets_the_gpu_that_the_cluster_adds_and_never_trains_on_the_cpu_instead(
-    cluster: Growing, tmp_path: Path
+    cluster: Growing, root: Path, tmp_path: Path
 ) -> None:
-    root = ["--storage", str(tmp_path / "root")]
-    run = Run(*_SAMPLE, *root, "--set", "device=cuda", folder=tmp_path, env=cluster.env)
+    before, options = list(root.glob("checkpoints/*")), ["--set", "batch_size=128", "--set", "device=cuda"]
+    run = Run(*_SAMPLE, "--storage", str(root), *options, folder=tmp_path, env=cluster.env)
     assert run.process.wait() == 1
     said = run.log.read_text()
     assert "UnusableGpu: torch cannot use a GPU on node " in said and "or use --set device=cpu" in said
-    assert not list((tmp_path / "root" / "checkpoints").glob("*/_manifest.json"))
-    await_that(lambda: _is_empty(cluster), limit_s=180)
+    assert list(root.glob("checkpoints/*")) == before
 
 
-def test_what_the_cluster_never_adds_is_named_after_the_limit(cluster: Growing, tmp_path: Path) -> None:
-    root = ["--storage", str(tmp_path / "root"), "--stall-timeout", "18s"]
-    run = Run(*_SAMPLE, *root, "--workers", "40", "--set", "device=cpu", folder=tmp_path, env=cluster.env)
+def test_what_the_cluster_never_adds_is_named_after_the_limit(cluster: Growing, root: Path, tmp_path: Path) -> None:
+    options = ["--set", "batch_size=128", "--set", "device=cpu", "--workers", "40", "--stall-timeout", "18s"]
+    run = Run(*_SAMPLE, "--storage", str(root), *options, folder=tmp_path, env=cluster.env)
     assert run.process.wait() == 1
     said = run.log.read_text()
     assert "WARNING: each stage waits for the cluster to add nodes" in said, "before anything is downloaded"
