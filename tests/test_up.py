@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,7 @@ from tests.runs import CHECKOUT, await_that, kill_all_with, processes_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-
-_SMALL = {"epochs": 1, "model": "small-cnn", "minimum": 0}
+_SMALL: dict[str, Any] = {"settings": {"epochs": 1, "model": "small-cnn", "minimum": 0}, "workers": 0}
 """A training of seconds."""
 
 
@@ -95,7 +95,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_run_resumes_by_itself_after_ctrl_c_and_after_a_power_cut(folder: Path) -> None:
     port = free_port()
     up = Up(port, folder)
-    run = up.start("mnist/smoke", settings=_SMALL)
+    run = up.start("mnist/smoke", **_SMALL)
     await_that(lambda: up.says(run, "download started"), interval_s=0.5)
     lease = _lease_of_an_hour(up)
     up.press_ctrl_c()
@@ -124,8 +124,6 @@ def test_run_resumes_by_itself_after_ctrl_c_and_after_a_power_cut(folder: Path) 
     summary = up.artifacts(run)["mnist-sample-summary"]
     link = re.search(r"\[Report page\]\((http://127.0.0.1:.*/index.html)\)", summary)
     assert link and b"mnist-sample-resnet18" in urllib.request.urlopen(link[1], timeout=10).read()
-    following = up.start("mnist/smoke", settings=_SMALL)
-    assert up.await_end(following) == ["NothingNew"]
 
 
 def _lease_of_an_hour(up: Up) -> str:
