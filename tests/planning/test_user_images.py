@@ -13,10 +13,14 @@ from flows.cli import preflight
 from flows.cli.options import RunOptions
 from storage import files, s3
 from storage.uri import URI, Root
+from tasks.jobs.errors import JobRefused
 from tasks.learning import recipes
 from tasks.planning import data_option, image_check, make_plan, plan, user_images
 from tasks.planning.user_images import listing
+from tasks.preprocess import preprocess
+from tasks.runners.runner import InProcessRunner
 from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
+from tests.ingested import ingested
 from tests.runs import options_of
 from tests.storage.test_files import without_privileges
 
@@ -167,17 +171,19 @@ def test_the_check_decodes_the_images_and_refuses_what_the_run_would(pictures: P
         assert plan.user_images
         return image_check.check_images(plan, plan.user_images, limit_s=limit_s)
 
-    with pytest.raises(
-        ValueError, match=r"^3 of 16 raw rows cannot be used \(image could not be read: 3\): .*truncated"
-    ):
+    says, run = r"3 of 16 raw rows cannot be used \(image could not be read: 3\): .*\(truncated\)", planned(pictures)
+    with pytest.raises(ValueError, match=f"^{says}"):
         checked()
-    line = checked("max_quarantined=0.5")
+    with pytest.raises(JobRefused, match=f"^{says}"):
+        preprocess.fn(ingested(run), run.prepared, run.preprocess, run.timeouts, InProcessRunner())
+    assert checked() == "decoded by the run, or by an earlier one"
+    line = checked("channels=1", "max_quarantined=0.5")
     assert line.startswith("16 of 16 images decoded; unreadable: ") and all(f"{path} (" in line for path in BROKEN)
-    assert checked("max_quarantined=0.5", limit_s=0).startswith("1 of 16 images decoded")
+    assert checked("channels=1", "max_quarantined=0.5", limit_s=0).startswith("1 of 16 images decoded")
     for path in (pictures / "train" / CLASSES[2]).iterdir():
         path.write_bytes(b"no image")
     with pytest.raises(ValueError, match=f"^no usable training rows of class {CLASSES[2]}; add training images"):
-        checked("max_quarantined=0.5")
+        checked("channels=1", "max_quarantined=0.5")
 
 
 def test_results_are_not_put_among_the_images(pictures: Path) -> None:

@@ -8,7 +8,6 @@ from storage.uri import Root
 from tasks.jobs import row_tables
 from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.ingest import job
-from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.spec import IngestSpec
 from tasks.learning import images
 from tests.image_folder import encoded
@@ -46,22 +45,6 @@ def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec:
     assert made.statistics["class_counts"]["train"] == {"pear": 1, "Äpfel": 5}
     pixels, _ = images.to_arrays(rows.slice(0, 2), (8, 8, 3))
     assert pixels.std() > 0 and pixels.dtype == np.uint8
-
-
-def test_more_unreadable_images_than_allowed_are_refused_by_name_and_reason(root: Root) -> None:
-    photos = root.child("my photos")
-    cut = encoded(3, 0, "JPEG")
-    contents = {"train/cat/a.jpg": cut[: len(cut) // 2], "train/cat/b.png": b"", "train/cat/c.png": encoded(0, 0)}
-    for path, content in (contents | {"train/dog/d.png": encoded(1, 1), "test/cat/e.png": encoded(2, 0)}).items():
-        files.put(photos.child(path), content)
-    made = raw.to_ingest(root, photos)
-    job.run(made, StageBackend())
-    with pytest.raises(ValueError) as caught:
-        preprocess.run(raw.to_prepare(root, made.target, max_quarantined=0.2), StageBackend())
-    assert str(caught.value).startswith(
-        "2 of 5 raw rows cannot be used (image could not be read: 2): train/cat/a.jpg (truncated), "
-        "train/cat/b.png (empty file); max_quarantined=0.2 allows fewer"
-    )
 
 
 def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: IngestSpec) -> None:
