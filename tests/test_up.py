@@ -23,8 +23,8 @@ from tests.runs import CHECKOUT, await_that, kill_all_with, processes_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-_SMALL: dict[str, Any] = {"settings": {"epochs": 1, "model": "small-cnn", "minimum": 0}, "workers": 0}
-"""A training of seconds."""
+_SMALL: dict[str, Any] = {"settings": {"epochs": 6, "model": "small-cnn", "minimum": 0}, "workers": 0}
+"""A training that takes longer than a line of its log to the server."""
 
 
 class Up(Server):
