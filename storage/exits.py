@@ -119,10 +119,11 @@ def execute(
         except typer.Exit as ended:  # after --help
             return ended.exit_code
         except typer.TyperException as error:
-            context, message = getattr(error, "ctx", None), error.format_message().rstrip(".")
+            path = f"{prog} {words[0]}" if not name and words[0] in group.commands else prog
+            message = error.format_message().rstrip(".")
             message = re.sub(r"^Invalid value for '(.*?)': (Value error, )?", r"\1: ", message)
             message = hint(message, [name, *words] if name else words)
-            refuse(f"{message}; see {context.command_path if context else prog} --help")
+            refuse(f"{message}; see {path} --help")
 
     return guarded(work)
 

@@ -53,7 +53,7 @@ def test_a_cluster_that_can_do_the_run_is_told_to_be_fine_in_a_line_each(
     run = Run("--check", *_RECIPE, "--storage", f"s3://{s3.bucket}/checked", folder=tmp_path, env=cluster.env)
     assert run.wait() == 0
     lines = [line.split(maxsplit=2) for line in run.output.read_text().splitlines()]
-    assert [verdict for verdict, _, _ in lines] == ["ok"] * 11
+    assert {verdict for verdict, _, _ in lines} == {"ok"}
     told = {what: about for _, what, about in lines}
     assert told["Ray"] == f"{cluster.address}: 2 nodes, 6 CPUs, 0 GPUs; 2 workers with 2 CPUs each"
     assert told["nodes"].startswith(f"2 nodes share s3://{s3.bucket}/checked; Python 3.")

@@ -57,17 +57,16 @@ class Narrator(logging.Handler):
         message = record.getMessage()
         if is_epoch or (not self.has_bar and record.levelno >= logging.INFO):
             self._line(f"  {message}")
-        if self.has_bar:
-            self._move_bar(f"epoch {done}/{total} done" if is_epoch else message, progress["fraction"])
-
-    def _move_bar(self, message: str, fraction: float) -> None:
-        description = escape(terminal.printable(message))
+        if not self.has_bar:
+            return
+        parts = round(progress["fraction"] * _PARTS)
+        description = escape(terminal.printable(f"epoch {done}/{total} done" if is_epoch else message))
         if self._bar is None:
             columns = (TextColumn("  {task.description}"), BarColumn(bar_width=None), TaskProgressColumn())
             self._bar = Progress(*columns, console=self.console, transient=True, expand=True)
-            self._bar.add_task(description, total=_PARTS, completed=round(fraction * _PARTS))
+            self._bar.add_task(description, total=_PARTS, completed=parts)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], description=description, completed=fraction * _PARTS, refresh=True)
+        self._bar.update(self._bar.task_ids[0], description=description, completed=parts, refresh=True)
 
     def _line(self, message: str) -> None:
         """Print a line without interpreting markup in it; the terminal wraps it, so that a URI can be copied whole."""

@@ -11,13 +11,13 @@ _OTHERS_WORDS = {"train": "run", "fit": "run", "list": "ls", "help": "--help", "
 
 def hint(message: str, words: Sequence[str]) -> str:
     """Add to a message about the `words` of a command what their user probably meant."""
-    if option := re.match(r"No such option: --(\S+)", message):
+    if words[0] in ("run", "audit", "backfill") and (option := re.match(r"No such option: --(\S+)", message)):
         from tasks.learning import recipes
 
         field = recipes.field_meant(option[1].replace("-", "_"))
         return f"{option[0]} (did you mean --set {field}=...?)" if field else message
-    if message == f"No such command {words[0]!r}" and words[0] in _OTHERS_WORDS:
-        return f"{message}. Did you mean {_OTHERS_WORDS[words[0]]!r}?"
+    if message == f"No such command {words[0]!r}" and (words[0] in _OTHERS_WORDS or os.path.exists(words[0])):
+        return f"{message}. Did you mean {_OTHERS_WORDS.get(words[0], f'run --data {shlex.quote(words[0])}')!r}?"
     if words[0] in ("run", "predict") and message.startswith(("Got unexpected extra", "Missing option '--data'")):
         meant = next(_options_meant(words, extra=message.partition("(s) (")[2]), "")
         return f"{message} (did you mean {meant}?)" if meant else message

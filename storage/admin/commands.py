@@ -198,11 +198,13 @@ def result_folder(word: str, storage: str) -> Folder:
     try:
         access.check_readable(uri, option="uri")
     except FileNotFoundError:
-        raise ValueError(f"uri: there is nothing at {uri}; `data-to-model ls` lists the results") from None
+        raise ValueError(
+            f"uri: there is nothing at {uri}; use a result of `data-to-model ls`, or champion:NAME"
+        ) from None
     folder = catalog.find(uri)
     if folder.manifest is None and not folder.damage:
         raise ValueError(
-            f"uri: {uri} is not committed: it has no {manifest.NAME}; `data-to-model ls` lists the results"
+            f"uri: {uri} is no result: it has no {manifest.NAME}; use one of `data-to-model ls`, or champion:NAME"
         )
     return folder
 

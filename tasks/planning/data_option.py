@@ -56,7 +56,9 @@ def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tupl
         access.check_readable(uri, option=option)
         dataset = manifest.load(uri)
     except FileNotFoundError:
-        raise ValueError(f"{option}: nothing is committed at {uri}; use a URI that a run printed") from None
+        raise ValueError(
+            f"{option}: nothing is committed at {uri}; use a result of `data-to-model ls`, or champion:NAME"
+        ) from None
     except manifest.Damaged as error:
         raise ValueError(f"{option}: {error}") from None
     if not re.search(r"-[0-9a-f]{12}$", uri.name):  # later results are found by their parents' fingerprints

@@ -51,6 +51,7 @@ REQUESTS = [
     Bad("run --check {root}", "({root}) (did you mean --data {root}?)"),
     Bad("predict {root} --csv a.csv", "'--data' (did you mean --data {root}?)"),
     Bad("train", "'train'. Did you mean 'run'?"),
+    Bad("/tmp", "Did you mean 'run --data /tmp'?"),
     Bad("run --recipe {nothing}.py:recipe", "--recipe ... {nothing}.py cannot be read"),
     Bad("run --set epochs", "--set ... field=value ... 'epochs'"),
     Bad("run --set lr=1e-3", "--set ... 'lr' ... did you mean 'learning_rate'"),
