@@ -28,12 +28,11 @@ class Difference(BaseModel, frozen=True, extra="forbid"):
     """Rows on which only the challenger, or only the rival, is right."""
     difference: float
     """Difference of the metrics, from -1 to 1."""
-    lower: float
-    upper: float
-    """Ends of the 95 % interval of `difference`."""
+    lower: float | None
+    upper: float | None
+    """Ends of the 95 % interval of `difference`; none for other metrics than accuracy."""
     p_value: float
-    """Two-sided p-value: probability of at least this difference if the models are equal. Of the exact McNemar test for
-    accuracy, else of a paired bootstrap."""
+    """Two-sided p-value of the exact test: probability of at least this difference if the models are equal."""
 
     @classmethod
     def of(cls, *, only_challenger: int, only_rival: int, num_rows: int) -> "Difference":
@@ -51,10 +50,10 @@ class Difference(BaseModel, frozen=True, extra="forbid"):
         )
 
     def __str__(self) -> str:
-        test = "exact McNemar" if self.metric == "accuracy" else "paired bootstrap"
+        interval = "" if self.lower is None else f"95 % interval {self.lower:+.4f} to {self.upper:+.4f}, "
         return (
-            f"difference in {metric_title(METRICS[self.metric])} {self.difference:+.4f} (95 % interval "
-            f"{self.lower:+.4f} to {self.upper:+.4f}, {test} p = {self.p_value:.2g}); of {self.num_rows:,} rows, "
+            f"difference in {metric_title(METRICS[self.metric])} {self.difference:+.4f} ({interval}"
+            f"exact test p = {self.p_value:.2g}); of {self.num_rows:,} rows, "
             f"{self.only_challenger:,} are correct only with this model, {self.only_rival:,} only with the other"
         )
 
@@ -116,12 +115,10 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """The metrics that a gate may use, on the rows that counted, by role."""
     difference: Difference | None = None
     """Difference in the gate's metric from the champion; none without one."""
-    test_rows: str | None = None
-    """Digest of the test rows; none if it was promoted by hand, or if the predictions no longer exist."""
     num_excluded: int = 0
     """Test rows that did not count, since a compared model was trained or validated on their images."""
     num_compared_before: int = 0
-    """Other models that were compared with a champion on the same test rows before this decision."""
+    """Other models that were compared with the champion since it became champion."""
     decided: AwareDatetime | None = None
     author: str | None = None
     """User or deployment, and run, that decided."""

@@ -111,12 +111,9 @@ def _list(title: str, rows: list[Any]) -> Iterator[str]:
         yield from [f"  ... and {len(rows) - _SHOWN:,} more: --json"] if len(rows) > _SHOWN else []
 
 
-def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, ...]]:
+def _metrics(metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     yield "", "A", "B", "difference", ""
     for name, values in metrics.items():
-        interval = (
-            f"95 % interval {values['lower']:+.4f} to {values['upper']:+.4f}, p = {values['p_value']:.2g}"
-            if "lower" in values
-            else ""
-        )
-        yield metric_title(name), f"{values['a']:.4f}", f"{values['b']:.4f}", f"{values['difference']:+.4f}", interval
+        chance = "" if values["lower"] is None else f"95 % interval {values['lower']:+.4f} to {values['upper']:+.4f}, "
+        chance += f"p = {values['p_value']:.2g}"
+        yield metric_title(name), f"{values['a']:.4f}", f"{values['b']:.4f}", f"{values['difference']:+.4f}", chance

@@ -168,8 +168,8 @@ class Gate:
     tolerance: _Share = 0.0
     """How far below the metric of the champion a challenger's may be; several promotions may add up."""
     max_p_value: _Share = 0.0
-    """Largest two-sided p-value (on the same test rows; exact McNemar test for accuracy, else paired bootstrap) at
-    which a challenger that is better than the champion is promoted; 0: no test. Ignored if `tolerance` is above 0."""
+    """Largest two-sided p-value of the exact test on the same test rows at which a challenger that is better than the
+    champion is promoted; 0: no test. Ignored if `tolerance` is above 0."""
 
 
 @group

@@ -1,8 +1,6 @@
 """A model's predictions, test row by test row, for comparing two models."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +12,7 @@ from storage.decision import METRICS, Difference
 from storage.manifest import Damaged, Manifest
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
-from tasks.promotion import bootstrap
+from tasks.promotion import swap_test
 
 COLUMN = "probability_"
 """Prefix of the probability column of a class."""
@@ -62,10 +60,14 @@ class Answers:
         always = dataclasses.replace(self, predictions=np.full_like(self.labels, largest))
         return self.classes[largest], always.scores
 
-    def digest(self) -> str:
-        """Return the SHA-256 of the test rows: their ids and classes."""
-        names = json.dumps([self.classes[label] for label in self.labels])
-        return hashlib.sha256(self.ids.astype("<i8").tobytes() + names.encode()).hexdigest()
+    def chance(self, metric: str) -> float:
+        """Return how likely these predictions, dealt to the rows at random, reach the score by one of `METRICS`.
+
+        It is the share of 999 permutations with a fixed seed, and of the given order.
+        """
+        generator, score = np.random.default_rng(0), self.scores[METRICS[metric]] - 1e-12
+        dealt = (dataclasses.replace(self, predictions=generator.permutation(self.predictions)) for _ in range(999))
+        return (1 + sum(each.scores[METRICS[metric]] >= score for each in dealt)) / 1000
 
     def beside(self, rival: "Answers", *, metric: str) -> Difference:
         """Compare this model with `rival` by one of `METRICS`; raise `ValueError` if their rows differ."""
@@ -80,8 +82,10 @@ class Answers:
         if metric == "accuracy":
             return difference
         rows = np.stack([self.labels, self.predictions, rival.predictions])
-        compared = bootstrap.compare(rows, name=METRICS[metric], num_classes=len(self.classes))
-        return difference.model_copy(update={"metric": metric, **compared})
+        name = METRICS[metric]
+        p_value = swap_test.p_value(rows, name=name, num_classes=len(self.classes))
+        values = {"difference": self.scores[name] - rival.scores[name], "p_value": p_value}
+        return difference.model_copy(update={"metric": metric, "lower": None, "upper": None, **values})
 
 
 def read(evaluation: EvaluationURI) -> Answers | None:

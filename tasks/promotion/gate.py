@@ -1,6 +1,7 @@
 """The gate: decides whether a challenger becomes champion. Runs no model and writes nothing."""
 
 import dataclasses
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from storage.decision import METRICS, Decision, Difference, metric_title
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning.recipes import Recipe
 from tasks.promotion import correct_rows, seen_rows
+from tasks.promotion.correct_rows import Answers
 from tasks.promotion.seen_rows import SeenRows
 
 _UNSCORED = "cannot be scored on the same rows"
@@ -18,6 +20,8 @@ Gate = dict[str, Any]
 """Settings: `metric`, `minimum` and `tolerance`, and optionally `max_p_value` (largest p-value at which a better
 challenger is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test
 rows) and `judge_only` (record the decision but keep the champion, as in a backfill)."""
+_MAX_CHANCE = 0.05
+"""Largest probability with which the predictions of a first champion, dealt to the test rows at random, are as good."""
 _SHOWN = 10
 """Maximum number of class names in a reason."""
 
@@ -84,10 +88,9 @@ def judge(
     evaluations = {"challenger": evaluation} | ({"champion": rival} if isinstance(rival, EvaluationURI) else {})
     models = {"this model": checkpoint} | ({"the champion": champion} if champion not in (None, checkpoint) else {})
     compared = _read(evaluations, models, metric=gate["metric"])
-    rows = compared.test_rows
-    others = {past.challenger for past in decisions if past.difference and rows and past.test_rows == rows}
-    num_before = len(others - {checkpoint})
-    is_good_enough, floor = _floor(compared, gate)
+    since = itertools.takewhile(lambda past: not past.promoted, reversed(decisions))
+    num_before = len({past.challenger for past in since if past.difference} - {checkpoint})
+    is_good_enough, floor = _floor(compared, gate, is_first=champion is None)
     if not is_good_enough:
         promoted, reason = False, floor
     elif registry.withdrawn(decisions) & {checkpoint, weights}:
@@ -114,7 +117,6 @@ def judge(
         metrics=compared.metrics,
         scores=compared.scores,
         difference=compared.difference,
-        test_rows=compared.test_rows,
         num_excluded=len(compared.seen.ids),
         num_compared_before=num_before,
     )
@@ -128,16 +130,14 @@ class _Compared:
     """The gate's metric."""
     metrics: dict[str, dict[str, float]]
     """Metrics on all test rows."""
-    test_rows: str | None
-    """Digest of all test rows; none if the challenger's predictions no longer exist."""
     seen: SeenRows
     """Rows that do not count."""
     scores: dict[str, dict[str, float]]
     """The metrics that a gate may use, on the rows that count."""
     difference: Difference | None
     """Between the challenger and the champion on the rows that count; none if too few count."""
-    largest_class: tuple[str, float] | None
-    """The largest class of the rows that count and the score of always predicting it; none without predictions."""
+    rows: Answers | None
+    """The challenger's predictions on the rows that count; none if they no longer exist, or too few count."""
 
     def score(self, role: str = "challenger") -> float:
         """Return the gate's metric of a model."""
@@ -156,24 +156,21 @@ def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, Checkpo
     challenger = answers.get("challenger")
     seen = seen_rows.find(challenger, models)
     scores = {role: {name: values[name] for name in METRICS.values()} for role, values in metrics.items()}
-    test_rows, difference, largest = challenger.digest() if challenger else None, None, None
+    difference, rows = None, None
     if seen.ids and not seen.lost_classes:
         answers = {role: rows.without(seen.ids) for role, rows in answers.items()}
         scores = {}
     scores |= {role: rows.scores for role, rows in answers.items()}
     if challenger and not seen.lost_classes:
-        challenger, champion = answers["challenger"], answers.get("champion")
-        difference = challenger.beside(champion, metric=metric) if champion else None
-        name, always = challenger.largest_class()
-        largest = name, always[METRICS[metric]]
+        rows, champion = answers["challenger"], answers.get("champion")
+        difference = rows.beside(champion, metric=metric) if champion else None
     return _Compared(
         metric=metric,
         metrics=metrics,
-        test_rows=test_rows,
         seen=seen,
         scores=scores,
         difference=difference,
-        largest_class=largest,
+        rows=rows,
     )
 
 
@@ -181,9 +178,9 @@ def _by_hand(checkpoint: CheckpointURI) -> str:
     return f"data-to-model promote {shlex.quote(checkpoint)}"
 
 
-def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:
+def _floor(compared: _Compared, gate: Gate, *, is_first: bool) -> tuple[bool, str]:
     """Return whether the challenger is good enough regardless of the champion, and why."""
-    score, shown, largest = compared.score(), compared.shown(), compared.largest_class
+    score, shown = compared.score(), compared.shown()
     if lost := compared.seen.lost_classes:
         named = ", ".join([*lost[:_SHOWN], *(["..."] if len(lost) > _SHOWN else [])])
         return False, f"no test row of class {named} counts; {_MORE_ROWS}"
@@ -191,12 +188,15 @@ def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:
         return False, f"{shown} is below the minimum {gate['minimum']:.4f}"
     if not gate.get("above_largest_class"):
         return True, f"{shown} reaches the minimum {gate['minimum']:.4f}"
-    if largest is None:
+    if compared.rows is None:
         return False, f"its predictions {_UNSCORED}: they no longer exist; run again"
-    name, other = largest
+    name, always = compared.rows.largest_class()
+    other = always[METRICS[compared.metric]]
     beaten = "is above" if score > other else "is not above"
-    always = f"that of always predicting {name!r}, the largest class of the test rows"
-    return score > other, f"{shown} {beaten} {other:.4f}, {always}"
+    reason = f"{shown} {beaten} {other:.4f}, that of always predicting {name!r}, the largest class of the test rows"
+    if score > other and is_first and (chance := compared.rows.chance(compared.metric)) > _MAX_CHANCE:
+        return False, f"{reason}, but may be chance (p = {chance:.2g}, required: at most {_MAX_CHANCE:g}); {_MORE_ROWS}"
+    return score > other, reason
 
 
 def _beside_champion(
@@ -204,8 +204,8 @@ def _beside_champion(
 ) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with the champion, and why.
 
-    Each further model that is compared on the same test rows has another chance to seem better. So the largest p-value
-    is divided by the number of models so far, as in Bonferroni's correction.
+    Each further model that is compared with the champion has another chance to seem better. So the largest p-value is
+    divided by the number of models so far.
     """
     difference = compared.difference
     if difference is None if "max_p_value" in gate else "champion" not in compared.scores:
@@ -221,7 +221,7 @@ def _beside_champion(
         promoted = difference.p_value <= allowed
         required = f"p = {difference.p_value:.2g}, required: at most {allowed:.2g}"
         if num_before:
-            required += f" = {gate['max_p_value']:g} / {1 + num_before}, the models compared on these rows so far"
+            required += f" = {gate['max_p_value']:g} / {1 + num_before}, the models compared with this champion so far"
         but = "" if promoted else ", but not significantly"
         return promoted, f"{shown} is above {against}{but} ({required})"
     if score >= other:
