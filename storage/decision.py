@@ -115,6 +115,8 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """The metrics that a gate may use, on the rows that counted, by role."""
     difference: Difference | None = None
     """Difference in the gate's metric from the champion; none without one."""
+    known_difference: Difference | None = None
+    """The same on the test rows with a label that the champion's own data had; none if these are all rows or none."""
     num_excluded: int = 0
     """Test rows that did not count, since a compared model was trained or validated on their images."""
     num_compared_before: int = 0
@@ -131,10 +133,16 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def verdict(self) -> str:
-        """One word: `promoted`, `rejected` or `rollback`."""
+        """One word: `promoted`, `rejected`, `rollback`, or `unchanged` of the champion itself."""
         if self.withdraws:
             return "rollback"
-        return "promoted" if self.promoted else "rejected"
+        return "promoted" if self.promoted else "unchanged" if self.challenger == self.champion else "rejected"
+
+    @property
+    def comparisons(self) -> list[str]:
+        """The differences from the champion, each a sentence."""
+        pairs = {"": self.difference, ", test rows whose label its data had": self.known_difference}
+        return [f"compared with the champion{rows}: {found}" for rows, found in pairs.items() if found]
 
     def made_by(self, author: str | None) -> "Decision":
         """Return a copy, made now by `author`."""

@@ -39,16 +39,16 @@ def promote(
             decision = decide(checkpoint, evaluation, parameters, timeouts, runner)
             if FlowRunContext.get() is not None:
                 emit_event(  # automations may react to it; Prefect adds the run and its deployment
-                    f"pipeline.model.{'promoted' if decision.promoted else 'rejected'}",
+                    f"pipeline.model.{decision.verdict}",
                     resource={
                         "prefect.resource.id": f"pipeline.registered-model.{parameters.registered_model}",
                         "prefect.resource.name": parameters.registered_model,
                     },
                     payload=decision.model_dump(mode="json", include={"number", "challenger", "reason", "metrics"}),
                 )
-        logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
-        if decision.difference:
-            logger().info("compared with the champion: %s", decision.difference)
+        logger().info("%s: %s", decision.verdict, decision.reason)
+        for comparison in decision.comparisons:
+            logger().info("%s", comparison)
     return decision
 
 

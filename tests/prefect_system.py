@@ -28,7 +28,8 @@ _FIRST_PORT, _END_PORT, _PORTS_A_WORKER = 20_000, 32_768, 4_000
 """Below the ports that the kernel gives to connections, above those of Ray's workers."""
 _API_TIMEOUT_S = 90
 """Longer than the 60 s for which the server waits for the lock of its SQLite before it answers 503."""
-_ENDED = ("Completed", "NothingNew", "Failed", "TimedOut", "GivenUp", "Cancelled")
+_TRAINED = ("Promoted", "Rejected", "Unchanged", "NothingNew")
+_ENDED = (*_TRAINED, "Completed", "Failed", "TimedOut", "GivenUp", "Cancelled")
 
 
 def _is_busy(error: BaseException) -> bool:

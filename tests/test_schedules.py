@@ -27,8 +27,8 @@ def test_missed_slots_of_a_schedule_train_once_and_runs_that_a_person_starts_mea
     await_that(lambda: any(prefect_system.starts(slot) for slot in missed), limit_s=120, interval_s=0.5)
     queued = prefect_system.start("mnist/smoke")
     watched = prefect_system.prefect("deployment", "run", "mnist/smoke", "--watch")
-    assert sorted(prefect_system.await_end(*missed)) == ["Completed", "NothingNew", "NothingNew"]
-    run = next(slot for slot in missed if prefect_system.state(slot)["name"] == "Completed")
+    assert sorted(prefect_system.await_end(*missed)) == ["NothingNew", "NothingNew", "Promoted"]
+    run = next(slot for slot in missed if prefect_system.state(slot)["name"] == "Promoted")
     _check_what_a_run_shows(prefect_system, run)
     assert prefect_system.await_end(queued, limit_s=120) == ["NothingNew"] and "NothingNew" in watched
     assert "AwaitingConcurrencySlot" in prefect_system.states(queued)
@@ -100,7 +100,7 @@ def test_a_promotion_starts_the_prediction_of_the_documentation(prefect_system: 
     prefect_system.start_worker()
     prefect_system.deploy(checkout)
     run = prefect_system.start("mnist/smoke", storage=storage, settings=SMALL, workers=0)
-    assert prefect_system.await_end(run) == ["Completed"]
+    assert prefect_system.await_end(run) == ["Promoted"]
     wanted = {"deployments": {"name": {"any_": ["new-photos"]}}}
     (started,) = await_that(lambda: prefect_system.api("POST", "/flow_runs/filter", wanted), limit_s=60)
     assert started["created_by"]["type"] == "AUTOMATION"

@@ -117,7 +117,7 @@ def test_run_resumes_by_itself_after_ctrl_c_and_after_a_power_cut(folder: Path) 
     up.cut_power()
 
     up = Up(port, folder)
-    assert up.await_end(run) == ["Completed"]
+    assert up.await_end(run) == ["Promoted"]
     assert up.says(run, "download reused")
     assert up.starts(run) == 4
     assert registry.champion(Root(str(folder / "root")), "mnist-sample") is not None

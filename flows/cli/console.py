@@ -116,7 +116,7 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
     yield f"test loss      {metrics['test_loss']:.4f}"
     for entry in metrics.get("worse_slices", ()):
         yield f"worse slice    {slices.describe(entry)}"
-    yield f"decision       {'promoted' if summary['promoted'] else 'not promoted'}: {summary['reason']}"
+    yield f"decision       {summary['verdict']}: {summary['reason']}"
     yield f"champion       {summary['champion'] or 'none'}"
     yield f"report         {summary['uris']['report']}/index.html"
     if summary["source"]["data"] == mnist_sample.SOURCE.name:

@@ -42,9 +42,8 @@ def history(
     if name is not None:
         decisions = champions.decisions(root, name.removeprefix("champion:"))
         for decision in decisions:
-            compared = [f"compared with the champion: {decision.difference}"] if decision.difference else []
             show_lines([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
-            show_lines(f"        {line}" for line in [format.decided(decision), *compared])
+            show_lines(f"        {line}" for line in [format.decided(decision), *decision.comparisons])
         show_lines([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
         return 0
     current_champions, damaged = listing.current_champions(root)

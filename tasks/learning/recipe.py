@@ -167,9 +167,11 @@ class Gate:
     """A model whose metric is lower is never promoted."""
     tolerance: _Share = 0.0
     """How far below the metric of the champion a challenger's may be; several promotions may add up."""
-    max_p_value: _Share = 0.0
-    """Largest two-sided p-value of the exact test on the same test rows at which a challenger that is better than the
-    champion is promoted; 0: no test. Ignored if `tolerance` is above 0."""
+    max_p_value: _Share | None = None
+    """Largest p-value of the exact test at which a challenger that is better than the champion is promoted; 0: no test.
+    Unset: no test for the champion's recipe on other data, else 0.05. Ignored if `tolerance` is above 0."""
+    classes_may_go: bool = False
+    """Whether a model without some classes of the champion may replace it."""
 
 
 @group
@@ -269,7 +271,7 @@ class Recipe:
     def gate_settings(self) -> dict[str, Any]:
         """Return what determines promotion, as `tasks.promotion.gate` takes it."""
         settings = dataclasses.asdict(self.gate)
-        if self.gate.tolerance or not self.gate.max_p_value:
+        if self.gate.tolerance or self.gate.max_p_value == 0:
             del settings["max_p_value"]
         return settings
 

@@ -144,8 +144,13 @@ def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ())
             yield name, _Setting(groups, str, "random", meaning)
             continue
         if not kinds and name not in _NOT_SETTINGS:
-            default = None if field.default is PydanticUndefined else field.default
-            yield name, _Setting(groups, field.annotation, default, meaning, variants, _ALSO_CHOOSES.get(name, ()))
+            default = (
+                None if field.default is PydanticUndefined else "unset" if field.default is None else field.default
+            )
+            type_ = field.annotation
+            while (origin := typing.get_origin(type_)) and origin is not Literal:  # such as float | None
+                type_ = typing.get_args(type_)[0]
+            yield name, _Setting(groups, type_, default, meaning, variants, _ALSO_CHOOSES.get(name, ()))
         elif tags and place not in _ALSO_CHOOSES.values():
             type_ = Literal[*(tag for tag in tags if tag != "own")]  # type: ignore[valid-type]
             yield name, _Setting(groups, type_, field.default.kind, meaning, chooses=place)

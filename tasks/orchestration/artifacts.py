@@ -20,7 +20,7 @@ REPORTS_URL = "reports_url"
 
 def publish(data: ReportData, target: ReportURI, *, registered_model: str) -> None:
     """Publish the summary of a run; never fails the run."""
-    title = f"{data.recipe_name}: {'promoted' if data.decision.promoted else 'not promoted'}"
+    title = f"{data.recipe_name}: {data.decision.verdict}"
     try:
         create_markdown_artifact(
             key=f"{registered_model}-summary",

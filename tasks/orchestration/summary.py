@@ -8,6 +8,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 
 from storage import manifest
+from storage.admin import format
 from storage.decision import Decision
 from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
 from tasks.jobs.preprocess.data_problems import find_data_problems
@@ -19,9 +20,14 @@ from tasks.planning.predict_request import BatchRequest
 
 
 def outcome(summary: dict[str, Any]) -> dict[str, Any] | State[dict[str, Any]]:
-    """Return the flow's result: `summary`, in the final state `NothingNew` if a deployment's run reused everything."""
+    """Return the flow's result: `summary`; of a deployment's run in a final state that says what became of it.
+
+    `NothingNew` if it reused everything, else of a training `Promoted`, `Rejected` or `Unchanged`.
+    """
     if deployment.id and all(stage["reused"] for stage in summary["stages"]):
         return Completed(name="NothingNew", message="all results of this run already exist", data=summary)
+    if deployment.id and "verdict" in summary:
+        return Completed(name=summary["verdict"].title(), message=summary["reason"], data=summary)
     return summary
 
 
@@ -32,6 +38,7 @@ def summarize(
     raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics
     problems = find_data_problems(raw, manifest.load(plan.prepared))
     sources = [source | {"url": redact_text(source["url"])} for source in raw.statistics["sources"]]
+    is_reused = next(stage.reused for stage in stages if stage.name == "promote")
     return {
         "run": str(flow_run.id) if flow_run.id else None,
         "source": {"data": plan.download.name, "notice": raw.statistics["notice"], "files": sources},
@@ -48,7 +55,8 @@ def summarize(
         "metrics": {name: value for name, value in evaluated.items() if name != "notice"},
         "test_accuracy_interval": wilson(evaluated["test_accuracy"], evaluated["num_rows"]),
         "promoted": decision.promoted,
-        "reason": decision.reason,
+        "verdict": "unchanged" if is_reused else decision.verdict,
+        "reason": f"{decision.verdict} on {format.decided(decision)}" if is_reused else decision.reason,
         "difference": decision.difference.model_dump() if decision.difference else None,
         "registered_model": plan.registered_model,
         "champion": decision.champion,

@@ -30,7 +30,8 @@ def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
         try:
             user_code.resolve(model)
         except ValueError as error:
-            raise ValueError(f"{option}: {checkpoint}: {error}") from None
+            undo = "or, for a champion, restore the one before: data-to-model rollback NAME"
+            raise ValueError(f"{option}: {checkpoint}: {error}; {undo}") from None
 
 
 def check_rival_code(plan: Plan) -> None:

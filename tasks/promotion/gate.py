@@ -9,6 +9,7 @@ from typing import Any
 from storage import manifest, registry
 from storage.decision import METRICS, Decision, Difference, metric_title
 from storage.uri import CheckpointURI, EvaluationURI
+from tasks.learning import user_code
 from tasks.learning.recipes import Recipe
 from tasks.promotion import correct_rows, seen_rows
 from tasks.promotion.correct_rows import Answers
@@ -18,8 +19,11 @@ _UNSCORED = "cannot be scored on the same rows"
 _MORE_ROWS = "add test images that no model was trained on, or choose another registered model with --register-as NAME"
 Gate = dict[str, Any]
 """Settings: `metric`, `minimum` and `tolerance`, and optionally `max_p_value` (largest p-value at which a better
-challenger is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test
-rows) and `judge_only` (record the decision but keep the champion, as in a backfill)."""
+challenger is significantly better; none: see `_rule`), `classes_may_go` (see `Gate`), `above_largest_class` (it must
+beat always predicting the largest class of the test rows, the first champion also chance) and `judge_only` (record the
+decision but keep the champion, as in a backfill)."""
+_MAX_P_VALUE = 0.05
+"""Largest p-value if a recipe sets none and the challenger is not the champion's recipe on other data."""
 _MAX_CHANCE = 0.05
 """Largest probability with which the predictions of a first champion, dealt to the test rows at random, are as good."""
 _SHOWN = 10
@@ -77,9 +81,8 @@ def judge(
 ) -> Decision:
     """Judge a challenger: it must reach the minimum, and be at most the tolerance below the champion on the same rows.
 
-    With `max_p_value`, it must be better than the champion, and a significance test over the rows must confirm it. Test
-    rows count for no model if one of them has seen the image in training. A model that was rolled back can only be
-    promoted by hand.
+    It must know all classes of the champion, and with `max_p_value` be significantly better. Test rows count for no
+    model if one of them has seen the image in training. A model that was rolled back can only be promoted by hand.
 
     `decisions` are all those of the registered model, oldest first. `rival` is the champion's evaluation on the
     challenger's test rows, or why there is none; none without a champion.
@@ -98,11 +101,14 @@ def judge(
     elif champion is None:
         promoted, reason = True, f"{floor}; there was no champion"
     elif champion == checkpoint:
-        promoted, reason = True, f"it is already the champion, with {compared.shown()}"
+        promoted, reason = False, f"it is already the champion, with {compared.shown()}"
     else:
-        promoted, reason = _beside_champion(checkpoint, compared, rival, gate, num_before=num_before)
-    reason += compared.seen.note + seen_rows.validated_on_seen(checkpoint)
-    if promoted and gate.get("judge_only") and champion != checkpoint:
+        promoted, reason = _beside_champion(checkpoint, champion, compared, rival, gate, num_before=num_before)
+    reason += compared.seen.note + seen_rows.validated_on_seen(checkpoint) + _disagreement(compared)
+    if promoted and user_code.is_reference(model := _model(checkpoint).get("model", "")):
+        code = model.partition(":")[0]
+        reason += f"; from now on runs and predictions need the unchanged {code} in {user_code.FILES}"
+    if promoted and gate.get("judge_only"):
         promoted = False
         reason += f"; it was only judged; promote it with: {_by_hand(checkpoint)}"
     return Decision(
@@ -117,6 +123,7 @@ def judge(
         metrics=compared.metrics,
         scores=compared.scores,
         difference=compared.difference,
+        known_difference=compared.known_difference,
         num_excluded=len(compared.seen.ids),
         num_compared_before=num_before,
     )
@@ -136,6 +143,8 @@ class _Compared:
     """The metrics that a gate may use, on the rows that count."""
     difference: Difference | None
     """Between the challenger and the champion on the rows that count; none if too few count."""
+    known_difference: Difference | None
+    """The same on the rows with a label that the champion's own data had; none if these are all rows or none."""
     rows: Answers | None
     """The challenger's predictions on the rows that count; none if they no longer exist, or too few count."""
 
@@ -156,20 +165,25 @@ def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, Checkpo
     challenger = answers.get("challenger")
     seen = seen_rows.find(challenger, models)
     scores = {role: {name: values[name] for name in METRICS.values()} for role, values in metrics.items()}
-    difference, rows = None, None
+    difference, known_difference, rows = None, None, None
     if seen.ids and not seen.lost_classes:
         answers = {role: rows.without(seen.ids) for role, rows in answers.items()}
         scores = {}
     scores |= {role: rows.scores for role, rows in answers.items()}
     if challenger and not seen.lost_classes:
-        rows, champion = answers["challenger"], answers.get("champion")
-        difference = rows.beside(champion, metric=metric) if champion else None
+        rows = answers["challenger"]
+        if champion := answers.get("champion"):
+            difference = rows.beside(champion, metric=metric)
+            new = seen_rows.find_new_labels(challenger, models["the champion"])
+            if 0 < len((known := rows.without(new)).ids) < len(rows.ids):
+                known_difference = known.beside(champion.without(new), metric=metric)
     return _Compared(
         metric=metric,
         metrics=metrics,
         seen=seen,
         scores=scores,
         difference=difference,
+        known_difference=known_difference,
         rows=rows,
     )
 
@@ -182,8 +196,7 @@ def _floor(compared: _Compared, gate: Gate, *, is_first: bool) -> tuple[bool, st
     """Return whether the challenger is good enough regardless of the champion, and why."""
     score, shown = compared.score(), compared.shown()
     if lost := compared.seen.lost_classes:
-        named = ", ".join([*lost[:_SHOWN], *(["..."] if len(lost) > _SHOWN else [])])
-        return False, f"no test row of class {named} counts; {_MORE_ROWS}"
+        return False, f"no test row of class {_shown(lost)} counts; {_MORE_ROWS}"
     if score < gate["minimum"]:
         return False, f"{shown} is below the minimum {gate['minimum']:.4f}"
     if not gate.get("above_largest_class"):
@@ -195,37 +208,86 @@ def _floor(compared: _Compared, gate: Gate, *, is_first: bool) -> tuple[bool, st
     beaten = "is above" if score > other else "is not above"
     reason = f"{shown} {beaten} {other:.4f}, that of always predicting {name!r}, the largest class of the test rows"
     if score > other and is_first and (chance := compared.rows.chance(compared.metric)) > _MAX_CHANCE:
-        return False, f"{reason}, but may be chance (p = {chance:.2g}, required: at most {_MAX_CHANCE:g}); {_MORE_ROWS}"
+        reason += f", but may be chance (p = {chance:.2g}, required: at most {_MAX_CHANCE:g}); add test images"
+        return False, reason
     return score > other, reason
 
 
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
+
+
+def _model(checkpoint: CheckpointURI) -> dict[str, Any]:
+    """Return the description of a checkpoint's model; empty if it does not exist."""
+    recorded = manifest.find(checkpoint)
+    return recorded.statistics.get("model", {}) if recorded else {}
+
+
+def _disagreement(compared: _Compared) -> str:
+    """Return a hint if new test rows, or old ones with new labels, turn the comparison round; else an empty text."""
+    difference, known = compared.difference, compared.known_difference
+    if not difference or not known or difference.difference * known.difference >= 0:
+        return ""
+    direction = "better" if known.difference > 0 else "worse"
+    rows = f"{known.num_rows:,} test rows whose label the champion's data had"
+    return f"; on the {rows} it is {direction} ({known.difference:+.4f}): check the labels of the other test images"
+
+
+def _rule(gate: Gate, checkpoint: CheckpointURI, champion: CheckpointURI) -> tuple[float, str]:
+    """Return the largest p-value of a better challenger, 0 if it need not be better, and why, unless it is set.
+
+    docs/promotion.md has the measurements behind it.
+    """
+    if (max_p_value := gate.get("max_p_value", 0.0)) is not None:
+        return max_p_value, ""
+    mine, other = manifest.load(checkpoint), manifest.find(champion)
+    recipes = [(each.parameters, each.statistics.get("split")) for each in (mine, other) if each]
+    if other is None or recipes[0] != recipes[1]:
+        return _MAX_P_VALUE, ", as the recipe is not the champion's"
+    contents = {parents["prepared"].content for parents in (mine.parents, other.parents) if "prepared" in parents}
+    if len(contents) == 1:
+        return _MAX_P_VALUE, ", as the data is the champion's"
+    return 0.0, " (enough for the champion's recipe on other data)"
+
+
 def _beside_champion(
-    checkpoint: CheckpointURI, compared: _Compared, rival: EvaluationURI | str | None, gate: Gate, *, num_before: int
+    checkpoint: CheckpointURI,
+    champion: CheckpointURI,
+    compared: _Compared,
+    rival: EvaluationURI | str | None,
+    gate: Gate,
+    *,
+    num_before: int,
 ) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with the champion, and why.
 
     Each further model that is compared with the champion has another chance to seem better. So the largest p-value is
     divided by the number of models so far.
     """
-    difference = compared.difference
-    if difference is None if "max_p_value" in gate else "champion" not in compared.scores:
-        why = "its predictions no longer exist" if isinstance(rival, EvaluationURI) else rival
+    classes = _model(checkpoint).get("classes", ())
+    gone = [name for name in _model(champion).get("classes", ()) if name not in classes]
+    if gone and not gate.get("classes_may_go"):
+        advice = "restore their images, or allow it with --set classes_may_go=true"
+        return False, f"classes of the champion are gone: {_shown(gone)}; {advice}"
+    difference, (max_p_value, why) = compared.difference, _rule(gate, checkpoint, champion)
+    if difference is None if max_p_value else "champion" not in compared.scores:
+        reason = "its predictions no longer exist" if isinstance(rival, EvaluationURI) else rival
         advice = f"run again, or promote it with: {_by_hand(checkpoint)}"
-        return False, f"the champion {_UNSCORED}: {why}; {advice}"
+        return False, f"the champion {_UNSCORED}: {reason}; {advice}"
     score, shown, other = compared.score(), compared.shown(), compared.score("champion")
     against = f"the champion's {other:.4f} on the same rows"
-    if "max_p_value" in gate and difference is not None:
+    if max_p_value and difference is not None:
         if difference.difference <= 0:
-            return False, f"{shown} is not above {against}"
-        allowed = gate["max_p_value"] / (1 + num_before)
+            return False, f"{shown} is not above {against} (required{why})"
+        allowed = max_p_value / (1 + num_before)
         promoted = difference.p_value <= allowed
         required = f"p = {difference.p_value:.2g}, required: at most {allowed:.2g}"
         if num_before:
-            required += f" = {gate['max_p_value']:g} / {1 + num_before}, the models compared with this champion so far"
+            required += f" = {max_p_value:g} / {1 + num_before}, the models compared with this champion so far"
         but = "" if promoted else ", but not significantly"
-        return promoted, f"{shown} is above {against}{but} ({required})"
+        return promoted, f"{shown} is above {against}{but} ({required}{why})"
     if score >= other:
-        return True, f"{shown} is at least {against}"
+        return True, f"{shown} is at least {against}{why}"
     promoted = score >= other - gate["tolerance"]
-    allowed = f"{'within the' if promoted else 'allowed'} tolerance {gate['tolerance']:.4f}"
-    return promoted, f"{shown} is below {against} ({allowed})"
+    tolerance = f"{'within the' if promoted else 'allowed'} tolerance {gate['tolerance']:.4f}"
+    return promoted, f"{shown} is below {against} ({tolerance})"

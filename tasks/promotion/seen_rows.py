@@ -5,10 +5,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage import manifest
+from storage import manifest, tables
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.jobs import row_tables
@@ -49,6 +50,30 @@ def find(test: Answers | None, models: Mapping[str, CheckpointURI]) -> SeenRows:
     return SeenRows(
         ids=test.ids[is_seen].tolist(), lost_classes=[test.classes[label] for label in lost], note=note + unknown
     )
+
+
+def find_new_labels(test: Answers, champion: CheckpointURI) -> list[int]:
+    """Return the ids of the rows of `test` with a label that the test rows of the champion's own data did not have.
+
+    Images are compared by content. Without these data, or if they are the same, there are none.
+    """
+    try:
+        dataset = DatasetURI(manifest.load(champion).parent("prepared", of=champion))
+        if dataset == test.dataset:
+            return []
+        sides = [_labels_by_digest(each) for each in (dataset, test.dataset)]
+    except (KeyError, FileNotFoundError, PermissionError, Damaged, ValueError):
+        return []
+    old, new = (pd.MultiIndex.from_frame(side[["digest", "label"]]) for side in sides)
+    return [int(number) for number in sides[1]["id"][~new.isin(old)]]
+
+
+def _labels_by_digest(dataset: DatasetURI) -> pd.DataFrame:
+    """Return id, digest, and label by name of each test row of `dataset`."""
+    rows: pd.DataFrame = tables.read_split(dataset, "test", columns=["id", "label"]).to_pandas()
+    names = np.array(images.classes_of(manifest.load(dataset).columns["metadata"]), object)
+    digests = row_tables.read_digests(dataset).to_pandas().query("split == 'test'")
+    return rows.assign(label=names[rows["label"].to_numpy(int)]).merge(digests, on="id")
 
 
 def validated_on_seen(model: CheckpointURI) -> str:

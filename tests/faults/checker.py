@@ -14,7 +14,7 @@ from tests.faults.harness import CANARY, Golden, expected_ids
 
 STATES = {
     *("Scheduled", "Late", "Pending", "Running", "AwaitingRetry", "Retrying", "Cancelling"),
-    *("Completed", "NothingNew", "Failed", "Crashed", "GivenUp", "Cancelled"),
+    *("Completed", "Promoted", "Rejected", "Unchanged", "NothingNew", "Failed", "Crashed", "GivenUp", "Cancelled"),
 }
 """Names that a run's or task's state may have."""
 

@@ -36,6 +36,7 @@ SETTINGS = {
     "minimum=0.5": None,
     "tolerance=0.5": None,
     "max_p_value=0.05": None,
+    "classes_may_go=true": None,
     "image_size=32": None,  # this and the next two are for images of one's own: tests/planning/test_user_images.py
     "channels=1": None,
     "test_fraction=0.3": None,

@@ -41,8 +41,10 @@ class Versions:
         self.root, self.folder = Root(str(folder / "root")), folder / "pictures"
         self.decisions: list[Decision] = []
 
-    def prepare(self, test: Callable[[int], bool], kind: str = "folder", **settings: Any) -> Plan:
-        """Ingest and prepare the pictures, those with `test` numbers in the test split."""
+    def prepare(
+        self, test: Callable[[int], bool], kind: str = "folder", wrong: range = range(0), **settings: Any
+    ) -> Plan:
+        """Ingest and prepare the pictures, those with `test` numbers in the test split; `wrong` ones as `plain`."""
         shutil.rmtree(self.folder, ignore_errors=True)
         rows: dict[str, list[dict[str, Any]]] = {"train": [], "test": []}
         for label, name in enumerate(CLASSES):
@@ -57,7 +59,8 @@ class Versions:
                 pq.write_table(table, self.folder / f"{split}-of-a-new-export.parquet")
                 continue
             for row in listed:
-                file = self.folder / split / row["label"] / row["name"]
+                name = "plain" if int(row["name"][:2]) in wrong else row["label"]
+                file = self.folder / split / name / f"{row['label']}-{row['name']}"
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(row["image"])
         recipe = recipes.override(recipes.load("images-resnet18"), {"image_size": 16} | settings)
@@ -202,6 +205,26 @@ def test_a_test_split_that_was_all_trained_on_decides_nothing(versions: Versions
         "another registered model with --register-as NAME; 20 of 20 test rows excluded, as they were training or "
         "validation rows: 20 of the champion"
     )
+
+
+def test_wrong_labels_of_new_test_rows_that_turn_the_comparison_round_are_said(
+    versions: Versions, champion: CheckpointURI
+) -> None:
+    plan = versions.prepare(first_split, wrong=range(40, 50))  # ten of each class in `plain`, the downs first there
+    challenger = versions.model(plan, "challenger")
+    rules = {
+        challenger: lambda label, nth: nth % 2 == 0 or (label == 1 and nth < 10),
+        champion: lambda label, nth: nth % 4 != 0 and not (label == 1 and nth < 10),
+    }
+    scores = {model: versions.evaluation(plan, model, is_right) for model, is_right in rules.items()}
+    decision = versions.decide(plan, challenger, scores[challenger], champion=scores[champion])
+    assert decision.promoted and decision.difference and decision.difference.difference == 3 / 40
+    assert decision.known_difference and decision.known_difference.num_rows == 30
+    assert decision.reason.endswith(
+        "; on the 30 test rows whose label the champion's data had it is worse (-0.2333): "
+        "check the labels of the other test images"
+    )
+    assert decision.comparisons[1].startswith("compared with the champion, test rows whose label its data had: diff")
 
 
 def test_a_champion_whose_data_was_deleted_is_compared_and_the_reason_says_so(

@@ -222,7 +222,7 @@ def full() -> str:
 @pytest.fixture(scope="module")
 def bare() -> str:
     """A page of a first model of one epoch that makes no mistakes and is refused."""
-    data = with_decision(fake_data(num_epochs=1), metrics={}, promoted=False)
+    data = with_decision(fake_data(num_epochs=1), metrics={}, promoted=False, champion=None)
     history = [row | {"backbone_learning_rate": row["learning_rate"]} for row in data.trained["history"]]
     changes: dict[str, Any] = {"mistakes": (), "trained": data.trained | {"history": history}}
     minor = DataProblem(summary="1 file left out (not images)", details=(), is_minor=True)
@@ -341,11 +341,11 @@ def test_hostile_names_are_escaped() -> None:
 
 def test_verdict_gate_and_champion_are_those_of_the_decision(usual: str, full: str, bare: str) -> None:
     text, more, alone = (Page(html).text for html in (usual, full, bare))
-    assert "✓ Promoted" in text and "Not promoted" not in text and "Decided on" not in text
+    assert "✓ Promoted" in text and "✗" not in text.partition("Gate:")[0] and "Decided on" not in text
     assert "Challenger against champion" in usual and "+0.0021" in text and "\u22120.0081" in text
     assert "Gate: test accuracy at least 0.9500" in text and "Compared with" not in text
     assert "at most 0.0010 (tolerance) below the champion" in text
-    assert "✗ Not promoted" in alone and "✓ Promoted" not in alone and "Challenger against champion" not in bare
+    assert "✗ Rejected" in alone and "✓ Promoted" not in alone and "Challenger against champion" not in bare
     assert "Decided on 2026-11-23 12:50 UTC by ada, run 7." in more
     assert "Gate: macro F1 better than always predicting the largest class, and better than the champion on" in more
     assert "with p ≤ 0.05" in more and "Compared with the champion: difference +0.0167 (p = 0.6)." in more
