@@ -9,6 +9,7 @@ import pytest
 
 from flows.cli import app
 from storage.exits import guarded
+from tasks.learning import recipes
 from tests.runs import CHECKOUT
 
 
@@ -70,6 +71,19 @@ except SystemExit as ended:
         imported = {line.rpartition("|")[2].strip() for line in before.splitlines()}
         assert said and not imported & {"numpy", "pyarrow", "tasks.learning", "rich"}
         assert "error: --data: nothing exists at" in after
+
+
+def test_an_empty_call_is_the_help_in_whole_sentences_and_recipes_explain_every_field(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert app.main(words=[]) == 0
+    commands = capsys.readouterr().out.partition("Commands:")[2]
+    assert "  recipes " in commands and "..." not in commands
+    assert app.main(words=["recipes", "images-finetune"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    fields, meanings = lines[::2], lines[1::2]
+    assert [field.partition("=")[0] for field in fields] == recipes.names()
+    assert all(meaning.strip() for meaning in meanings) and "store=pixels  (pixels|files; default: pixels)" in fields
 
 
 def test_a_reader_that_closes_the_pipe_is_no_error() -> None:

@@ -103,10 +103,6 @@ def test_champion_without_a_name_is_the_only_one_of_the_usual_root(
     assert torch.equal(inference.load().classifier.mean, inference.load("champion:mnist").classifier.mean)
     with pytest.raises(ValueError, match="has no champion; run the pipeline first$"):
         inference.load("champion", storage=str(tmp_path))
-    for name in ("mnist", "photos"):
-        promote(Root(str(tmp_path)), name, CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab")))
-    with pytest.raises(ValueError, match="several champions; choose one: champion:mnist, champion:photos$"):
-        inference.load("champion", storage=str(tmp_path))
 
 
 def test_a_picture_that_cannot_be_read_is_named_with_the_reason(model: inference.Model, tmp_path: Path) -> None:

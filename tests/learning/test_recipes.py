@@ -33,14 +33,8 @@ def recipe() -> Recipe:
             f"--set: model must be one of {', '.join(models.known())}, or timm/NAME such as ",
         ),
         ("source=nosuch", f"--set: source must be one of {', '.join(sources.known())}, got 'nosuch'"),
-        (
-            "epoch=3",
-            "--set: there is no recipe field 'epoch'; did you mean 'epochs'? see data-to-model recipes",
-        ),
-        (
-            "lr=1e-3",
-            "--set: there is no recipe field 'lr'; did you mean 'learning_rate'? see data-to-model recipes",
-        ),
+        ("epoch=3", "--set: there is no recipe field 'epoch'; did you mean 'epochs'? see data-to-model recipes"),
+        ("lr=1e-3", "--set: there is no recipe field 'lr'; did you mean 'learning_rate'? see data-to-model recipes"),
         ("nosuch=1", "--set: there is no recipe field 'nosuch'; the fields are source, image_size, "),
         ("optimizer=adam", "--set: optimizer must be one of adamw, sgd, got 'adam'"),
         ("momentum=0.8", "--set: momentum needs optimizer=sgd, got 0.8 with optimizer=adamw; add --set optimizer=sgd"),

@@ -183,9 +183,6 @@ def test_champion_is_exported_by_its_name_or_without_one_if_it_is_the_only_one(
     assert export("champion", root=root) == export("champion:photos", "--json", root=root) == 0
     out = capsys.readouterr().out
     assert json.loads(out[out.index("{") :])["uris"]["checkpoint"] == checkpoint
-    promote(root, "others", checkpoint)
-    assert export("champion", root=root) == 2
-    assert "several champions; choose one: champion:others, champion:photos" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
