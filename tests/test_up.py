@@ -157,6 +157,8 @@ def test_a_web_page_cannot_run_programs_and_a_second_make_up_is_refused(folder: 
     used = f"error: PREFECT_HOME={folder / 'home'} is used by another `make up`, {up.url}: stop it, or set PREFECT_HOME"
     assert second.returncode == 2 and second.stderr.startswith(used) and len(second.stderr.splitlines()) == 1
 
+    ui_settings = urllib.request.urlopen(up.url.replace("/api", "/ui-settings"), timeout=10).read()
+    assert b'"api_url":"/api"' in ui_settings, "a browser on another machine could not reach the server"
     site, ran = tmp_path / "site", tmp_path / "ran"
     (tmp_path / "profile").mkdir()
     site.mkdir()

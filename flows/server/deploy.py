@@ -28,6 +28,7 @@ FILE, OWN_FILE = "prefect.yaml", "deployments.yaml"
 _NEEDED, _SCHEDULE = ["name", "entrypoint", "work_pool"], ["cron", "timezone", "interval", "anchor_date", "rrule"]
 _FIELDS = [*_NEEDED, "description", "tags", "parameters", "schedules", "triggers", "concurrency_limit", "paused"]
 _FIELDS += ["pull", "version", "enforce_parameter_schema"]
+_TYPES = {"name": str, "entrypoint": str, "work_pool": dict, "tags": list, "parameters": dict, "schedules": list}
 
 
 def main() -> int:
@@ -70,6 +71,9 @@ def _check(entry: dict[str, Any]) -> None:
     from prefect.settings import get_current_settings
 
     _require_known(entry, _FIELDS, field="")
+    for name, kind in _TYPES.items():
+        if entry.get(name) is not None and not isinstance(entry[name], kind):
+            raise ValueError(f"{name} must be a {kind.__name__}, got {entry[name]!r}; see prefect.yaml for the form")
     if missing := set(_NEEDED) - entry.keys():
         raise ValueError(f"it needs {', '.join(sorted(missing))}")
     if PROJECT not in entry.get("tags", []):

@@ -21,6 +21,8 @@ from tasks.runners.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
 """Worker name; identifies the runs that end with this `make up`."""
+_USER = "up:"
+"""Start of a random password; it only tells that `make up` made it."""
 _LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
 """Keeps the leases of running flow runs in PREFECT_HOME; with Prefect's default a restarted server crashes the runs."""
 FILE = "make-up.env"
@@ -60,7 +62,8 @@ def main(host: str, port: int) -> int:
         stack.callback(_release)
         worker = stack.enter_context(_running("worker", "start", "--pool", "pipeline", "--name", _WORKER))
         file = get_current_settings().home / FILE
-        print(_READY.format(ui=ui, password=password, url=url, reports=reports, file=file), flush=True)
+        shown = password if password.startswith(_USER) else f"in {file}"  # a password that the user set is not logged
+        print(_READY.format(ui=ui, password=shown, url=url, reports=reports, file=file), flush=True)
         _watch(server, worker)
     return 0
 
@@ -72,6 +75,7 @@ def _name_server(ui: str) -> str:
     """
     assert "prefect" not in sys.modules
     os.environ["PREFECT_API_URL"] = url = f"{ui}/api"
+    os.environ.setdefault("PREFECT_UI_API_URL", "/api")  # whatever name the browser has for this machine
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")  # without it Prefect prints that it collects usage data
     os.environ.setdefault("PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", _LEASE_STORAGE)
@@ -95,7 +99,9 @@ def _claimed(home: Path, url: str) -> Iterator[str]:
     with lock:
         path.chmod(0o600)
         password = os.environ.get("PREFECT_SERVER_API_AUTH_STRING") or _read(path).get("PREFECT_API_AUTH_STRING")
-        password = password or f"up:{secrets.token_hex(16)}"
+        password = password or f"{_USER}{secrets.token_hex(16)}"
+        if not password.isascii():
+            raise ValueError("PREFECT_SERVER_API_AUTH_STRING must be ASCII: the server compares nothing else")
         path.write_text(f"export PREFECT_API_URL={url}\nexport PREFECT_API_AUTH_STRING={shlex.quote(password)}\n")
         yield password
 

@@ -21,6 +21,7 @@ from tests.runs import CHECKOUT
     [
         ({"tags": []}, "needs the tag 'data-to-model'"),
         ({"work_pool": None, "entrypoint": None}, "needs entrypoint"),
+        ({"work_pool": "pipeline"}, "work_pool must be a dict, got 'pipeline'"),
         ({"paramters": {}}, "there is no 'paramters'; did you mean 'parameters'"),
         ({"parameters": {"settings": {"epoch": 1}}}, "no recipe field 'epoch'; did you mean 'epochs'"),
         ({"parameters": {"settings": {"batch_size": 0}}}, "batch_size must be greater than or equal to 1"),
