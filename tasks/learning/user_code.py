@@ -171,14 +171,14 @@ class UserCodeError(Permanent):
 
 @contextlib.contextmanager
 def wrap_user_errors() -> Iterator[None]:
-    """Turn errors that pass through the user's file into `UserCodeError`, since a retry fails again.
+    """Turn errors that pass through the user's file, or through a model of it, into `UserCodeError`: a retry fails too.
 
     Other errors pass unchanged, and so do those of this project, of a full memory and of a lost peer (`DistError`).
     """
     try:
         yield
     except Exception as error:
-        lines = _lines(error)
+        lines = _lines(error) or _factory(error)
         package, kind = type(error).__module__.partition(".")[0], type(error).__name__
         is_ours = package in _PROJECT or (package == "torch" and kind.startswith("Dist"))
         if not lines or is_ours or error_policy.is_out_of_memory(error):
@@ -207,6 +207,20 @@ def _lines(error: BaseException) -> list[tuple[str, int, str, str]]:
         for frame, line in traceback.walk_tb(error.__traceback__)
         if str(frame.f_globals.get("__name__")).startswith(_PACKAGE) and (file := frame.f_code.co_filename)
     ]
+
+
+def _factory(error: BaseException) -> list[tuple[str, int, str, str]]:
+    """Return file, line and name of the user's function that built the model in which `error` rose, and the layer.
+
+    A model of a library's layers alone, such as `nn.Sequential`, runs no line of the user's file.
+    """
+    objects = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for one in objects:
+        if is_reference(model := str(getattr(getattr(one, "spec", None), "model", ""))):
+            code = getattr(resolve(model), "__code__", None)
+            layer = str([one for one in objects if one is not None][-1]).partition("\n")[0]
+            return [(code.co_filename, code.co_firstlineno, code.co_name, layer)] if code else []
+    return []
 
 
 def is_reference(text: str) -> bool:

@@ -24,16 +24,12 @@ from tasks.report_page import plots
 
 _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
-_LEVELS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
-"""Shares of a row above which an off-diagonal cell of the confusion matrix gets the next stronger colour."""
 _GOALS = (0.99, 0.98, 0.95, 0.9)
 """Shares of right predictions that the sentence about confidence may promise; the first that the test rows prove."""
 _LEAST_ROWS = 100
 """Test rows that may prove it, at least."""
 _CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 """Confidences in the table of coverage."""
-_DIAGONAL_LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)
-"""The same for diagonal cells: the share of a class that is predicted correctly."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +109,6 @@ def render(data: ReportData) -> str:
 
     Everything in `data` is escaped. Images with a side above 64 pixels are scaled down.
     """
-    as_table = len(data.classes) <= _MAX_CELLS
     curves = [
         (title, Markup(plots.learning_curve(data.trained["history"], quantity, best_epoch=data.trained["best_epoch"])))
         for title, quantity in (("Loss", "loss"), ("Accuracy", "accuracy"))
@@ -133,8 +128,7 @@ def render(data: ReportData) -> str:
             key=lambda row: row["recall"],
         )[:3],
         metric=metric_title(METRICS[data.decision.gate["metric"]]),
-        confusion=_confusion_rows(data) if as_table else None,
-        confusion_png=None if as_table else plots.heat_map(data.evaluated["confusion"]),
+        confusion_png=plots.heat_map(data.evaluated["confusion"]) if len(data.classes) > _MAX_CELLS else None,
         pairs=_confused_pairs(data)[:10],
         comparison=list(_comparison(data)),
         interval=accuracy_interval(data.evaluated["metrics"]),
@@ -246,20 +240,6 @@ def _covered(coverage: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any] | 
         if (row is chosen or row["confidence"] in _CONFIDENCES) and row["rows"] not in (0, rows):
             rows = row["rows"]
             yield row
-
-
-def _confusion_rows(data: ReportData) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Return for each true class its name and, per predicted class, the count and the cell's CSS class."""
-    return [
-        (data.classes[row], [(count, _cell(count, sum(counts), row == column)) for column, count in enumerate(counts)])
-        for row, counts in enumerate(data.evaluated["confusion"])
-    ]
-
-
-def _cell(count: int, total: int, on_diagonal: bool) -> str:
-    levels = _DIAGONAL_LEVELS if on_diagonal else _LEVELS
-    level = sum(count / max(1, total) > bound for bound in levels)
-    return f"{'right' if on_diagonal else 'wrong'}-{level}" if level else ""
 
 
 def _confused_pairs(data: ReportData) -> list[tuple[int, float, str, str]]:

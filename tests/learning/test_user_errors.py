@@ -30,6 +30,10 @@ def network(*, image_shape, num_classes):
     return Network()
 
 
+def layers(*, image_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(10, num_classes))
+
+
 def raises(error):
     raise error
 
@@ -76,6 +80,15 @@ def test_error_in_a_model_shows_its_line_and_keeps_the_traceback(user_module: An
     assert "torch/nn/modules/linear.py" in error.trace
     unpickled = pickle.loads(pickle.dumps(error))  # as Ray sends it
     assert (str(unpickled), unpickled.trace) == (str(error), error.trace)
+
+
+def test_error_in_a_library_s_layer_shows_the_layer_and_where_the_model_was_built(
+    user_module: Any, tmp_path: Path
+) -> None:
+    message, *lines = str(error_of(predict, user_code.reference(user_module.layers))).splitlines()
+    assert message.startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x16 and 10x2)")
+    layer = "    Linear(in_features=10, out_features=2, bias=True)"
+    assert lines == [f"  {tmp_path}/my_recipe.py, line 19, in layers", layer]
 
 
 def test_secrets_are_masked_and_the_text_around_them_is_kept(user_module: Any) -> None:

@@ -257,6 +257,10 @@ def test_figures_on_the_page_are_those_given(usual: str) -> None:
         assert f"{row['class_name']} {shares} {row['support']:,}" in text
     for name, counts in zip(data.classes, data.evaluated["confusion"], strict=True):
         assert " ".join(map(str, [name, *counts])) in text
+    cells = re.findall(r'class="(?:right|wrong)" style="--strength: ([\d.]+)">(\d+)<', usual)
+    assert {(strength, count) for strength, count in cells} == {
+        (f"{0.1 + 0.45 * int(n) / 1000:.3f}", n) for _, n in cells
+    }
     for row in data.trained["history"]:
         losses = row["train_loss"], row["train_accuracy"], row["validation_loss"], row["validation_accuracy"]
         assert "{:.0f} {:,.0f} {:.4f} {:.4f} {:.4f} {:.4f}".format(row["epoch"], row["step"], *losses) in text.replace(
