@@ -27,7 +27,8 @@ def audit(options: AuditOptions) -> int:
     parameters = {"data": options.data, "storage": str(plan.root), "workers": options.workers}
     code = start.start(request, options, parameters | start.parameters_of_recipe(plan.recipe))
     if options.csv:
-        predictions_csv.write_rows(options.csv, rows.SCHEMA.names, rows.read(request.audit))
+        table = rows.read(request.audit)
+        predictions_csv.write_rows(options.csv, rows.SCHEMA.names, table, has_mark=options.excel)
     if options.copy_to:
         _copy(request, options.copy_to)
     return code

@@ -34,7 +34,7 @@ def mistakes(options: MistakesOptions) -> int:
     columns = [*place, "label", "prediction", "probability"]
     rows = [{name: None if row[name] is pd.NA else row[name] for name in columns} for row in wrong.to_dict("records")]
     if options.csv:
-        predictions_csv.write_rows(options.csv, columns, rows)
+        predictions_csv.write_rows(options.csv, columns, rows, has_mark=options.excel)
     if options.copy_to:
         names = [_copy_name(number, row, total=len(rows)) for number, row in enumerate(rows, start=1)]
         dataset = DatasetURI(predicted.parent("dataset", of=uri))

@@ -12,7 +12,7 @@ Text: TypeAlias = str | None
 RECIPE = "a recipe's name, path.py:function or folder:function"
 NONE: Any = ()
 """Default of an option that may be repeated."""
-_OF_COMMAND = ("as_json", "dashboard", "check", "csv")
+_OF_COMMAND = ("as_json", "dashboard", "check", "csv", "excel")
 """Options of the commands that are no parameters of their flows."""
 
 
@@ -148,7 +148,19 @@ class RunOptions(MirrorOptions, TrainingOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PredictOptions(FlowOptions):
+class TableOptions:
+    """Options of every command that writes a table."""
+
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=parse_csv, help="also write a CSV table, one line per image")
+    ] = None
+    excel: Annotated[bool, typer.Option("--excel", help="begin the table with the mark by which Excel knows UTF-8")] = (
+        False
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictOptions(TableOptions, FlowOptions):
     """Options of batch prediction."""
 
     data: Annotated[
@@ -178,15 +190,6 @@ class PredictOptions(FlowOptions):
             "that leaves (default: every image gets a class)",
         ),
     ] = None
-    csv: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            parser=parse_csv,
-            help="also write a CSV table, one line per row: file or id, label, class, probability, or the reason for "
-            "none",
-        ),
-    ] = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,12 +209,9 @@ class BackfillOptions(TrainingOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CopyOptions:
+class CopyOptions(TableOptions):
     """Options of every command that lists images."""
 
-    csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", parser=parse_csv, help="also write the list to a CSV table")
-    ] = None
     copy_to: Annotated[
         Path | None,
         typer.Option(

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from tasks.jobs import row_tables
 from tasks.learning import images
 from tasks.promotion.correct_rows import COLUMN
 
+_FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+"""Where a formula may begin; in some languages a spreadsheet splits cells at `;` too, and reads wide characters."""
 
-def write_csv(uri: PredictionsURI, path: Path) -> None:
+
+def write_csv(uri: PredictionsURI, path: Path, *, has_mark: bool = False) -> None:
     """Write the predictions at `uri` to `path`, replacing an existing file only when the new one is complete.
 
     Columns: `file` and `row` (of Parquet), or the `id` of downloaded data; `split`, if there are several; `label`,
@@ -32,7 +36,7 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     split = ["split"] * (len({part.split for part in parts}) > 1)
     rows = (row for part in parts for row in _rows(uri, part, labels, reasons, minimum))
     origin = ["sha256"] if sources is None else ["id", "sha256"]
-    write_rows(path, [*place, *split, "label", "class", "probability", "reason", *origin], rows)
+    write_rows(path, [*place, *split, "label", "class", "probability", "reason", *origin], rows, has_mark=has_mark)
 
 
 def _rows(
@@ -56,10 +60,16 @@ def _rows(
         }
 
 
-def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace `path` by a CSV table of these columns of `rows`, in one step."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(rows)
-    files.put(URI(str(path)), text.getvalue().encode())
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, has_mark: bool) -> None:
+    """Replace `path` by a CSV table of these columns of `rows`, in one step; `has_mark`: with that of UTF-8, for Excel.
+
+    A cell that a spreadsheet would take for a formula gets an apostrophe, which makes it text.
+    """
+    text = "".join(_line([row[name] for name in columns]) for row in ({name: name for name in columns}, *rows))
+    files.put(URI(str(path)), text.encode("utf-8-sig" if has_mark else "utf-8"))
+
+
+def _line(cells: Iterable[Any]) -> str:
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow(_FORMULA.sub(r"\1'", cell) if isinstance(cell, str) else cell for cell in cells)
+    return line.getvalue().removesuffix("\r\n") + "\n"  # the writer's CR LF makes it quote a cell with a CR

@@ -141,7 +141,8 @@ def start(plan: "Plan | BatchRequest | AuditRequest", options: FlowOptions, para
             finally:
                 narrator.stop()
     if isinstance(options, PredictOptions) and options.csv:
-        predictions_csv.write_csv(PredictionsURI(summary["uris"]["predictions"]), options.csv)
+        table = PredictionsURI(summary["uris"]["predictions"])
+        predictions_csv.write_csv(table, options.csv, has_mark=options.excel)
         summary["csv"] = str(options.csv)
     if options.as_json:
         print(json.dumps(summary, indent=1), flush=True)

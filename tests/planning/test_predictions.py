@@ -1,6 +1,8 @@
 """Predictions as people read them: a table, the terminal's last lines, and the origin of each."""
 
+import csv
 import hashlib
+import io
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,7 @@ import pandas as pd
 import pytest
 
 from flows.cli import console
-from flows.cli.predictions_csv import write_csv
+from flows.cli.predictions_csv import write_csv, write_rows
 from storage import files, manifest
 from storage.manifest import Damaged
 from storage.uri import PredictionsURI
@@ -54,6 +56,31 @@ def test_predictions_become_a_table_with_names_and_reasons_and_are_counted_in_th
         write_csv(found, table)
     assert table.read_bytes() == before and sorted(path.name for path in tmp_path.glob("*pred*")) == ["predictions.csv"]
     files.remove(found)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_table_reads_back_and_no_spreadsheet_executes_a_cell_of_it(tmp_path: Path, separator: str) -> None:
+    names = [
+        "=1+2.png",
+        "@SUM(A1)",
+        "+49 170",
+        "-2+3",
+        " =1",
+        "\t=1",
+        "＝1",
+        "a;=1;b",
+        "a\n=1",
+        "a\r=1",
+        'a,"b"',
+        "Zürich=卵",
+    ]
+    write_rows(tmp_path / "table.csv", ["file", "id"], [{"file": name, "id": 7} for name in names], has_mark=True)
+    with (tmp_path / "table.csv").open(encoding="utf-8-sig", newline="") as table:
+        content = table.read()
+    assert [row[0].replace("'", "") for row in csv.reader(io.StringIO(content, newline=""))] == ["file", *names]
+    cells = [cell for row in csv.reader(io.StringIO(content, newline=""), delimiter=separator) for cell in row]
+    assert [cell for cell in cells if cell.lstrip()[:1] in tuple("=+-@＝")] == []
+    assert (tmp_path / "table.csv").read_bytes().startswith(b"\xef\xbb\xbffile,id\n'=1+2.png,7\n'@SUM(A1),7\n")
 
 
 def test_below_min_confidence_the_class_alone_is_empty_and_counted(
