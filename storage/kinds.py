@@ -90,6 +90,7 @@ EXPORT = Kind(
     folder="exports",
     uri=ExportURI,
     stage="export",
+    version=2,
     parents=("checkpoint", "prepared"),
     stays_with_champion=True,
 )

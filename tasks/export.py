@@ -32,7 +32,6 @@ def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI) -
     rows = sum(file.rows or 0 for file in read["prepared"].split("test"))
     logger().info("comparing the exported file with the model on %s test rows", f"{rows:,}")
     proof = prove(onnx_file.load(content), reference.probabilities, prepared, classes=model.classes)
-    versions = onnx_file.versions()
     texts = {"README.md": card.render(checkpoint, proof)}
     if code := card.preprocess(model.image_shape):
         texts["preprocess.py"] = code
@@ -49,6 +48,6 @@ def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI) -
         statistics=card.summary(proof)
         | {
             "notice": read["prepared"].statistics.get("notice"),
-            "proof": {"rows": proof.rows, "largest_difference": proof.largest_difference, **versions},
+            "proof": {"rows": proof.rows, "largest_difference": proof.largest_difference},
         },
     )

@@ -82,8 +82,8 @@ def export(options: ExportOptions) -> int:
         print(json.dumps(summary, indent=1), flush=True)
     else:
         proof = recorded.statistics["proof"]
-        difference = f"largest difference of a probability {proof['largest_difference']:.1e}"
-        for line in (*paths, f"proven on {terminal.count(proof['rows'], 'test row')}: every class equal, {difference}"):
+        rows, difference = terminal.count(proof["rows"], "test row"), f"{proof['largest_difference']:.1e}"
+        for line in (*paths, f"proven on {rows}: largest difference of a probability {difference}"):
             terminal.show(line)
     return 0
 

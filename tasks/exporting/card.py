@@ -7,7 +7,7 @@ import numpy as np
 from storage import manifest
 from storage.uri import CheckpointURI
 from tasks.exporting.onnx_file import FILE
-from tasks.exporting.proof import TOLERANCE, Proof
+from tasks.exporting.proof import Proof
 from tasks.learning import metrics
 
 _MODES = {1: "L", 3: "RGB"}
@@ -15,7 +15,7 @@ _MODES = {1: "L", 3: "RGB"}
 _README = """\
 # {name}
 
-{architecture}, trained for {num_classes} classes. Needs `pip install onnxruntime pillow numpy`.
+{architecture}, trained for {num_classes} classes. Needs `pip install "onnxruntime>=1.14" "pillow>=11.3" numpy`.
 
 ```python
 import json
@@ -30,8 +30,10 @@ print(classes[probabilities[0].argmax()], probabilities[0].max())
 ```
 
 - Input `images`: uint8, (N, {shape}), channels last. Output `probabilities`: float32, (N, {num_classes}).
-- On all {rows:,} test rows: accuracy {test_accuracy:.4f}, macro F1 {macro_f1:.4f}. Every class is that of the model.
-- The largest difference of a probability is {difference:.1e}; allowed is {tolerance:.0e}.
+- On all {rows:,} test rows: accuracy {test_accuracy:.4f}, macro F1 {macro_f1:.4f}.
+- It is equal to the model computed in fp32: on these rows the largest difference of a probability is
+  {difference:.1e}. Rows of another class: {others:,}, each between two classes that are nearly as likely.
+- The run judged the model in {precision}. In bf16 the last digits differ, and so do classes that are nearly as likely.
 - Made from the checkpoint {name} with the manifest {digest}.
 """
 
@@ -55,7 +57,8 @@ def render(checkpoint: CheckpointURI, proof: Proof) -> str:
         shape=", ".join(map(str, model["image_shape"])),
         rows=proof.rows,
         difference=proof.largest_difference,
-        tolerance=TOLERANCE,
+        others=proof.num_others,
+        precision=trained.statistics["resolved"]["precision"],
         digest=trained.digest,
         **summary(proof),
     )

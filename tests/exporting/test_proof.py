@@ -1,0 +1,56 @@
+"""Real models pass the proof of their export on photo-like images."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from storage.uri import DatasetURI
+from tasks.exporting import onnx_file
+from tasks.exporting.proof import prove
+from tasks.learning import pretrained
+from tasks.learning.inference import Model
+from tasks.learning.modeling import Classifier, ModelSpec, last_layer
+from tests.jobs import raw
+from tests.learning import lite0
+
+SHAPE = (64, 64, 3)
+RANDOM = ("resnet18", "mobilenetv3_small_100", "vit_tiny_patch16_224", "convnext_atto")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
+    """1,000 test rows of large and small patches of color, as photos have them."""
+    draw = np.random.default_rng(0)
+    pixels = np.zeros((1000, *SHAPE))
+    for size in (1, 4, 16, 64):
+        patches = draw.uniform(0, 64, (1000, 64 // size, 64 // size, 3))
+        pixels += patches.repeat(size, axis=1).repeat(size, axis=2)
+    return raw.write_prepared(
+        tmp_path_factory.mktemp("proof"), SHAPE, {"test": [(np.arange(1000) % 3, pixels.astype(np.uint8))]}
+    )
+
+
+def trained(name: str) -> Model:
+    """A model with the default recipe's published weights, or random ones, whose head tells images apart."""
+    torch.manual_seed(0)
+    spec = ModelSpec(model=name, image_shape=SHAPE, classes=raw.CLASSES, mean=(127.5,) * 3, std=(127.5,) * 3)
+    classifier = Classifier(spec)
+    if name == lite0.MODEL:
+        pretrained.start_from(classifier, pretrained.read_published(name))
+    layer = last_layer(classifier.backbone)
+    assert layer
+    torch.nn.init.normal_(layer.weight, std=0.3)
+    return Model(classifier, [], precision="fp32").eval().requires_grad_(False)
+
+
+def run_of(model: Model) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda images: model(images).numpy()
+
+
+@pytest.mark.parametrize("name", [lite0.MODEL, *(f"timm/{name}" for name in RANDOM)])
+def test_real_architecture_is_equal_to_its_file_on_1000_images(name: str, rows: DatasetURI) -> None:
+    model = trained(name)
+    proof = prove(onnx_file.load(onnx_file.write(model, {})), run_of(model), rows, classes=raw.CLASSES)
+    assert proof.rows == 1000 and proof.largest_difference < 1e-3
