@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ from tasks.learning.inference import Model
 
 FILE = "model.onnx"
 INPUT, OUTPUT = "images", "probabilities"
+OPSET, IR_VERSION = 18, 8
+"""Of ONNX 1.13, the oldest that torch writes; ONNX Runtime reads them from 1.14 on."""
 _LARGEST = 2**31 - 2**24
 """Bytes of weights that fit into one ONNX file of 2 GiB, with room for the graph."""
-_ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node")
-"""What torch notes about a node's code, with paths of this machine."""
 
 
 class NotExportable(Permanent, ValueError):
@@ -47,31 +46,21 @@ def load(content: bytes) -> Callable[[np.ndarray], np.ndarray]:
     return lambda images: np.asarray(session.run([OUTPUT], {INPUT: images})[0])
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of the packages that write and run the file."""
-    return {package: metadata.version(package) for package in ("torch", "onnx", "onnxscript", "onnxruntime")}
-
-
 def _captured(model: Model) -> ExportedProgram:
     example = torch.zeros(2, *model.image_shape, dtype=torch.uint8)
     with _reasons("its code cannot be traced for any number of images"):
-        program = torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    for node in program.graph.nodes:
-        for key in _ORIGIN:
-            node.meta.pop(key, None)
-    return program
+        return torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 
 
 def _as_onnx(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
     import onnx
 
     with _reasons("ONNX cannot express its code; use another architecture"):
-        exported = torch.onnx.export(
-            program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], external_data=False, verbose=False
-        )
+        names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT]}
+        exported = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False, **names)
     assert exported is not None  # only without dynamo
     proto: Any = exported.model_proto
-    graph = proto.graph
+    proto.ir_version, graph = IR_VERSION, proto.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]  # paths and code of this machine
     del graph.value_info[:]

@@ -1,5 +1,8 @@
 """Preprocessing of a photo for the exported model, exactly as in its training; needs only Pillow and NumPy."""
 
+import io
+from pathlib import Path
+
 import numpy as np
 from PIL import Image, ImageOps
 
@@ -8,7 +11,7 @@ MODE, SIZE = "RGB", (64, 64)
 
 def preprocess(file: str) -> np.ndarray:
     """Return the photo in `file`, upright, on white, its centre: uint8, (1, height, width, channels)."""
-    with Image.open(file) as opened:
+    with Image.open(io.BytesIO(Path(file).read_bytes())) as opened:  # by its path, Pillow turns some TIFFs wrongly
         opened.draft(MODE, (2 * SIZE[0], 2 * SIZE[1]))  # a large JPEG is decoded at a smaller scale
         image = ImageOps.exif_transpose(opened)
     if image.mode.startswith("I;16"):  # gray of 16 bits: keep the upper 8 of those in use

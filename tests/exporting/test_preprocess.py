@@ -1,7 +1,7 @@
 """The exported `preprocess.py` gives the pixels of training for every kind of photo, and stays short."""
 
-import io
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +15,11 @@ from tests.learning.test_decode import drawing, gray, saved
 _NOISE = np.random.default_rng(0).integers(0, 256, (731, 574, 3), dtype=np.uint8)
 _TURNED = Image.Exif()
 _TURNED[0x0112] = 6
+_MODES = ("1", "L", "P", "CMYK", "RGBA", "I;16")
 _FRAMES = {"save_all": True, "append_images": [picture(2, 1).resize((40, 40))]}
 PHOTOS = {
     **{kind: saved(picture(7, 1), kind) for kind in ("PNG", "JPEG", "BMP", "GIF", "WEBP", "AVIF", "TIFF", "PPM")},
-    **{f"{mode} TIFF": saved(picture(7, 1).convert(mode), "TIFF") for mode in ("1", "L", "P", "CMYK", "RGBA")},
+    **{f"{mode} TIFF": saved(picture(8, 1).convert(mode), "TIFF", exif=_TURNED) for mode in _MODES},
     "large JPEG": saved(Image.fromarray(_NOISE), "JPEG", quality=90),
     "large progressive JPEG": saved(Image.fromarray(_NOISE), "JPEG", progressive=True),
     "large turned CMYK JPEG": saved(Image.fromarray(_NOISE).convert("CMYK"), "JPEG", exif=_TURNED),
@@ -31,17 +32,18 @@ PHOTOS = {
 }
 
 
-def preprocess(channels: int) -> Callable[[io.BytesIO], np.ndarray]:
-    names: dict[str, Callable[[io.BytesIO], np.ndarray]] = {}
+def preprocess(channels: int) -> Callable[[Path], np.ndarray]:
+    names: dict[str, Callable[[Path], np.ndarray]] = {}
     exec(card.preprocess((24, 24, channels)) or "", names)
     return names["preprocess"]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("kind", PHOTOS)
-def test_every_kind_of_photo_gives_the_pixels_of_training(kind: str, channels: int) -> None:
+def test_every_kind_of_photo_gives_the_pixels_of_training(kind: str, channels: int, tmp_path: Path) -> None:
     expected = np.frombuffer(decode.decoded(PHOTOS[kind], 24, channels).pixels, np.uint8)
-    actual = preprocess(channels)(io.BytesIO(PHOTOS[kind]))
+    (tmp_path / "photo").write_bytes(PHOTOS[kind])
+    actual = preprocess(channels)(tmp_path / "photo")
     assert actual.shape == (1, 24, 24, channels) and actual.dtype == np.uint8
     assert np.array_equal(actual.reshape(-1), expected)
 
@@ -50,7 +52,12 @@ def test_code_is_short_and_needs_only_pillow_and_numpy() -> None:
     code = card.preprocess((24, 32, 3)) or ""
     lines = [line for line in code.splitlines() if line.strip() and not line.startswith('"""')]
     assert len(lines) <= 25
-    assert {line.split()[1] for line in lines if line.startswith(("import ", "from "))} == {"numpy", "PIL"}
+    assert {line.split()[1] for line in lines if line.startswith(("import ", "from "))} == {
+        "io",
+        "pathlib",
+        "numpy",
+        "PIL",
+    }
     assert 'MODE, SIZE = "RGB", (32, 24)' in lines, "width before height, as Pillow has them"
 
 

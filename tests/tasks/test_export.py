@@ -5,18 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import storage.__main__
 from flows.cli import app
-from storage import commits, files, manifest, tables
-from storage.uri import CheckpointURI, DatasetURI, ExportURI, PredictionsURI, Root
-from tasks.jobs.spec import PredictSpec
-from tasks.learning import images, models
-from tasks.planning.result_uris import predictions_of
+from storage import commits, files, manifest
+from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
+from tasks.learning import models
 from tests.jobs import raw
 from tests.learning.training import MORE_MODELS
 from tests.s3 import Server
@@ -72,35 +68,13 @@ def exported(checkpoint: CheckpointURI, prepared: DatasetURI) -> ExportURI:
     return ExportURI(root_of(prepared).child(f"exports/{name}"))
 
 
-def test_file_gives_the_committed_predictions_for_any_number_of_images(
-    exported: ExportURI, checkpoint: CheckpointURI, prepared: DatasetURI
-) -> None:
-    root = root_of(prepared)
-    target = PredictionsURI(predictions_of(root, checkpoint, prepared, split="test"))
-    raw.run(
-        PredictSpec(
-            storage=root, deadline_s=60, model=checkpoint, source=prepared, target=target, split="test", workers=0
-        )
-    )
-    predictions = tables.read_split(target, "test").to_pandas()
-    pixels, _ = images.to_arrays(tables.read_split(prepared, "test"), (12, 12, 1))
-    session = onnxruntime.InferenceSession(exported.child("model.onnx"))
-    classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
-    for rows in (101, 1, 7):
-        (probabilities,) = session.run(None, {"images": pixels[:rows]})
-        wanted = predictions[[f"probability_{name}" for name in classes]].to_numpy()[:rows]
-        assert np.abs(probabilities - wanted).max() < 1e-5
-        assert (probabilities.argmax(1) == predictions["prediction"][:rows]).all()
-    assert len(classes) == 3 and probabilities.dtype == np.float32
-    assert manifest.load(checkpoint).statistics["model"]["temperature"] != 1, "which both hold"
-
-
 def test_file_says_what_goes_in_and_out_and_nothing_of_this_machine(
     exported: ExportURI, checkpoint: CheckpointURI
 ) -> None:
     content = files.read(exported.child("model.onnx"))
     proto = onnx.load_from_string(content)
     onnx.checker.check_model(proto, full_check=True)
+    assert proto.ir_version <= 8 and [one.version for one in proto.opset_import] == [18], "read by ONNX Runtime 1.14"
     (images_in,), (out,) = proto.graph.input, proto.graph.output
     shapes = [[dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in (images_in, out)]
     assert (images_in.name, out.name, shapes) == ("images", "probabilities", [["batch", 12, 12, 1], ["batch", 3]])
@@ -116,7 +90,6 @@ def test_export_is_a_result_that_every_command_knows(
     assert [file.path for file in made.files] == ["model.onnx", "README.md", "preprocess.py"]
     proof = made.statistics["proof"]
     assert proof["rows"] == 101 and 0 < proof["largest_difference"] < 1e-5
-    assert proof["onnxruntime"] == onnxruntime.__version__
     card = files.read(exported.child("README.md")).decode()
     facts = [f"{made.statistics['test_accuracy']:.4f}", f"{made.statistics['macro_f1']:.4f}", "all 101 test rows"]
     facts += [f"{proof['largest_difference']:.1e}", made.parents["checkpoint"].digest]
