@@ -13,7 +13,7 @@ from storage.manifest import File
 from storage.uri import URI, FilesURI
 from tasks.jobs.spec import scratch_of
 from tasks.learning.downloading import fetch_file
-from tasks.learning.sources import Download, SourceFile
+from tasks.learning.sources import Download
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage, tidy
 from tasks.planning.plan import DownloadParameters, Timeouts
@@ -51,23 +51,29 @@ def _download(name: str, files: FilesURI, source: Download, parameters: Download
 
 def _fetch_and_commit(source: Download, uri: FilesURI, *, mirrors: Sequence[str], scratch: URI) -> None:
     """Fetch the missing files of `source` one by one and commit `uri`."""
+    from tasks.learning import pretrained  # imports torch, which takes seconds
+
     started = time.monotonic()
     log = logger().info
     listed: list[File] = []
     origins: list[dict[str, Any]] = []
     for file in source.files:
         place = uri.child(file.stored)
-        if storage_files.exists(place) and (digest := storage_files.sha256(place)).startswith(file.sha256):
+        is_there = not file.model and storage_files.exists(place)
+        if is_there and (digest := storage_files.sha256(place)).startswith(file.sha256):
             log("%s: reusing the file of an earlier attempt", file.name)
             origins.append({"name": file.name, "md5": file.md5, "sha256": digest, "url": "an earlier attempt"})
         else:
             with storage_files.workspace(scratch) as folder:
                 if file.model:
-                    origins.append(_save_published(file, folder))
+                    digest = pretrained.save_published(file.model, folder / file.name)
+                    url = f"published weights of {file.model}"
+                    origins.append({"name": file.name, "md5": "", "sha256": digest, "url": url})
+                    place = uri.child(f"{Path(file.name).stem}-{digest[:12]}.safetensors")
                 else:
                     origins.append(fetch_file(file, folder, mirrors=mirrors, log=log))
                 storage_files.put(place, folder / file.name)
-        listed.append(File(path=file.stored, size=storage_files.entry(place).size, sha256=origins[-1]["sha256"]))
+        listed.append(File(path=place.name, size=storage_files.entry(place).size, sha256=origins[-1]["sha256"]))
     commits.commit(
         uri,
         kind="files",
@@ -77,11 +83,3 @@ def _fetch_and_commit(source: Download, uri: FilesURI, *, mirrors: Sequence[str]
         statistics={"sources": origins, "seconds": time.monotonic() - started},
     )
     tidy(scratch)
-
-
-def _save_published(file: SourceFile, folder: Path) -> dict[str, str]:
-    """Save the published weights of a model in `folder`; return the file's name, checksum and origin."""
-    from tasks.learning import pretrained  # imports timm, which takes seconds
-
-    digest = pretrained.save_published(file.model, folder / file.name)
-    return {"name": file.name, "md5": "", "sha256": digest, "url": f"published weights of {file.model}"}

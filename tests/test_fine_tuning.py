@@ -112,6 +112,7 @@ def test_default_starts_from_the_weights_of_a_package_which_are_stored_once(make
     assert plan.files is None and plan.weights and plan.weights.parent.name == "downloads"
     download.fn(plan.files, plan.weights, plan.download, plan.timeouts)
     (file,) = manifest.verify(plan.weights).files
+    assert file.path == f"tf_efficientnet_lite0-{file.sha256[:12]}.safetensors"
     stored = safetensors.torch.load_file(Path(plan.weights, file.path))
     assert all(torch.equal(stored[name], tensor) for name, tensor in pretrained.read_published(lite0.MODEL).items())
     assert make().weights == plan.weights

@@ -1,9 +1,10 @@
 """Checkpoints: complete, verified before they are loaded, and never unpickled.
 
 The checkpoint of an epoch is a folder with `weights.safetensors` (the whole model, including normalisation),
-`training.pt` (optimizer and schedule, plain tensors and numbers) and `checkpoint.json`, which holds everything else and
-the SHA-256 of all three. It needs no generator states: order and augmentation come from generators seeded by (seed,
-epoch, rank), and random numbers inside a model (dropout) from generators seeded by (seed, epoch, step, rank).
+`training.safetensors` (optimizer and schedule: tensors, and JSON beside them) and `checkpoint.json`, which holds
+everything else and the SHA-256 of all three. It needs no generator states: order and augmentation come from generators
+seeded by (seed, epoch, rank), and random numbers inside a model (dropout) from generators seeded by (seed, epoch, step,
+rank).
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, is_last
 
 META = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
-TRAINING = "training.pt"
+TRAINING = "training.safetensors"
 FILES = (WEIGHTS, TRAINING, META)
 """In the order of writing: META is last, since it holds the digests of the others."""
 

@@ -1,9 +1,8 @@
 """Conversion between a trainer and the tensors of a checkpoint."""
 
 import dataclasses
-import io
+import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from tasks.learning.pretrained import start_from, start_from_file
 
 _OF_THE_DEVICE = ("fused", "foreach", "capturable")
 """Settings of an optimizer that depend on its device and are not part of its state."""
+_TENSOR = "__tensor__"
+"""Key of what stands for a tensor in JSON; its value is the tensor's name beside it."""
 
 _FIRST_ROWS = 5000
 """Most rows from which a model is initialised, as in airbench94."""
@@ -39,30 +40,25 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields
         sha256={},
         **fields,
     )
-    training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
     # Steps change the originals meanwhile. Computing with the tensors is left to this thread: a second one would get
     # OpenMP threads of its own, and with more of them than cores each waits asleep, which makes every step slower.
     weights = {
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, tensor in trainer.model.state_dict().items()
     }
-    training = _mapped(training, lambda tensor: tensor.detach().to("cpu", copy=True))
+    tensors: dict[str, Tensor] = {}
 
-    def serialized() -> dict[str, bytes]:
-        stored = io.BytesIO()
-        torch.save(training, stored)
-        return {WEIGHTS: safetensors.torch.save(weights), TRAINING: stored.getvalue()}
+    def apart(tensor: Tensor) -> dict[str, str]:
+        name = str(len(tensors))
+        tensors[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        return {_TENSOR: name}
 
-    return Snapshot(meta=meta, serialized=serialized)
-
-
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return `value` with every tensor changed, also in dictionaries, lists and tuples."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    return type(value)(_mapped(item, change) for item in value) if isinstance(value, list | tuple) else value
+    training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
+    rest = {"training": json.dumps(training, default=apart)}
+    return Snapshot(
+        meta=meta,
+        serialized=lambda: {WEIGHTS: safetensors.torch.save(weights), TRAINING: safetensors.torch.save(tensors, rest)},
+    )
 
 
 def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: dict[str, Any]) -> list[EpochMetrics]:
@@ -78,7 +74,12 @@ def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: dict[str, 
     ]:
         raise WrongResume(f"{'; '.join(changes)}; use the earlier values, or train again with --refresh")
     trainer.model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
-    training = torch.load(folder / TRAINING, weights_only=True, map_location=trainer.device)
+    with safetensors.safe_open(folder / TRAINING, framework="pt", device=str(trainer.device)) as file:
+        training = json.loads(
+            file.metadata()["training"],
+            object_hook=lambda one: file.get_tensor(one[_TENSOR]) if _TENSOR in one else one,
+        )
+    training["optimizer"]["state"] = {int(number): state for number, state in training["optimizer"]["state"].items()}
     for saved, own in zip(training["optimizer"]["param_groups"], trainer.optimizer.param_groups, strict=True):
         saved.update({name: own[name] for name in _OF_THE_DEVICE if name in own})
     trainer.optimizer.load_state_dict(training["optimizer"])

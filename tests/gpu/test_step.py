@@ -1,6 +1,5 @@
 """A step on a GPU gives the numbers of the CPU, in every variant, and the host never waits."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +140,8 @@ def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_t
         weights = safetensors.torch.load(stored[WEIGHTS])
         assert weights.keys() == expected.keys() and all(torch.equal(weights[name], expected[name]) for name in weights)
         assert any(not torch.equal(weights[name], one) for name, one in _weights(trainer).items())
-        state = torch.load(io.BytesIO(stored[TRAINING]), weights_only=True)["optimizer"]["state"]
-        assert {one.device for each in state.values() for one in each.values()} == {CPU}
-        assert {int(each["step"]) for each in state.values()} == {epoch * trainer.steps_per_epoch}
+        numbers = [int(one) for one in safetensors.torch.load(stored[TRAINING]).values() if one.dim() == 0]
+        assert set(numbers) == {epoch * trainer.steps_per_epoch}, "of the steps"
 
 
 def _weights(trainer: Trainer) -> dict[str, Tensor]:
