@@ -40,6 +40,7 @@ SETTINGS = {
     "image_size=32": None,  # this and the next two are for images of one's own: tests/planning/test_user_images.py
     "channels=1": None,
     "test_fraction=0.3": None,
+    "max_megapixels=32": None,
     "source=mnist-sample": "raw",
     "seed=1": "checkpoint",
     "split_seed=1": "prepared",

@@ -194,8 +194,9 @@ def test_results_are_not_put_among_the_images(pictures: Path) -> None:
 def test_size_channels_and_store_decide_the_raw_dataset_and_augmentation_the_checkpoint(pictures: Path) -> None:
     usual, encoded = planned(pictures), planned(pictures, "store=files")
     assert planned(pictures, "epochs=2").raw == planned(pictures, "test_fraction=0.3").raw == usual.raw
-    made = {planned(pictures, setting).raw for setting in ("image_size=32", "channels=1")}
-    assert len(made | {usual.raw, encoded.raw}) == 4
+    assert planned(pictures, "max_megapixels=64").raw == usual.raw
+    made = {planned(pictures, setting).raw for setting in ("image_size=32", "channels=1", "max_megapixels=32")}
+    assert len(made | {usual.raw, encoded.raw}) == 5
     for setting in ("crop_scale=0.5", "color_jitter=0.2"):
         augmented = planned(pictures, "store=files", setting)
         assert augmented.prepared == encoded.prepared and augmented.checkpoint != encoded.checkpoint
