@@ -30,6 +30,7 @@ Storage = Annotated[
     typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help="storage root: a folder or s3://bucket/prefix"),
 ]
 
+_Hint = Callable[[str, Sequence[str]], str]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -100,7 +101,7 @@ def execute(
     *,
     name: str | None = None,
     prog: str,
-    hint: Callable[[str, Sequence[str]], str] = lambda message, words: message,
+    hint: _Hint = lambda message, _: message,
 ) -> int:
     """Run a command, `name` or else the first of `words`, and return its exit code.
 

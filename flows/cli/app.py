@@ -26,7 +26,7 @@ from flows.cli.options import (
     StorageOptions,
     parameter_names,
 )
-from storage import exits, terminal
+from storage import exits
 from tasks.jobs import dashboard
 
 _SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
@@ -173,13 +173,11 @@ def recipes(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help=f"{RECIPE} (default: list all)")] = None,
 ) -> int:
     """List the recipes, or every field of one: its value, its default and its meaning."""
-    from storage.admin import format
+    from storage.admin import commands, format
     from tasks.learning import recipes
 
     with exits.refused_if_invalid():
-        lines = recipes.described(recipes.load(name)) if name else format.table(recipes.table())
-    for line in lines:
-        terminal.show(line)
+        commands.show_lines(recipes.described(recipes.load(name)) if name else format.table(recipes.table()))
     return 0
 
 

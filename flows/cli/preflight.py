@@ -34,11 +34,10 @@ def _ignore(name: str, found: str) -> None:
 def check_request(options: RunOptions) -> Recipe:
     """Check what is known without access to storage; return the recipe with the settings of the request."""
     from tasks.learning import downloading
-    from tasks.planning import data_option, make_plan
+    from tasks.planning import make_plan
+    from tasks.planning.data_option import default_recipe
 
-    name = options.recipe
-    if name is None:
-        name = data_option.default_recipe(options.data, storage=options.storage)
+    name = default_recipe(options.data, storage=options.storage) if options.recipe is None else options.recipe
     recipe = recipes.override(recipes.load(name), options.settings)
     machine.choose(options.cores)
     make_plan.check_workers(options.workers)
