@@ -24,7 +24,7 @@ from tests.runs import CHECKOUT
         ({"work_pool": "pipeline"}, "work_pool must be a dict, got 'pipeline'"),
         ({"paramters": {}}, "there is no 'paramters'; did you mean 'parameters'"),
         ({"parameters": {"settings": {"epoch": 1}}}, "no recipe field 'epoch'; did you mean 'epochs'"),
-        ({"parameters": {"settings": {"batch_size": 0}}}, "batch_size must be greater than or equal to 1"),
+        ({"parameters": {"settings": {"epochs": 0}}}, "epochs must be greater than or equal to 1"),
         ({"parameters": {"recipe": "nosuch"}}, "recipe .*mnist-resnet18.* 'nosuch'"),
         ({"parameters": {"recipes": "mnist"}}, "parameters: there is no 'recipes'; did you mean 'recipe'"),
         ({"parameters": {"workers": -1}}, "workers must be >= 0"),
