@@ -121,6 +121,7 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
     result = again.result()
     assert all(stage["reused"] for stage in result["stages"])
     assert (result["uris"], result["metrics"]) == (finished.result["uris"], finished.result["metrics"])
+    assert result["verdict"] == "unchanged" and result["reason"].startswith("promoted on 20")
     assert not started
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import Flow, Task
+from prefect import Flow, State, Task
+from prefect.client.schemas.objects import StateType
 
 from flows import pipeline
 from flows.predict import predict
 from tasks.orchestration.prefect_options import name_run, planned, run_name, task_options, unvisited
+from tasks.orchestration.summary import outcome
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,18 @@ def test_a_run_is_called_by_its_recipe_and_changed_settings(parameters: dict[str
 )
 def test_every_flow_names_its_runs(flow: Any) -> None:
     assert flow.flow_run_name is run_name
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reused", "name"),
+    [("promoted", False, "Promoted"), ("rejected", False, "Rejected"), ("unchanged", True, "NothingNew")],
+)
+def test_a_training_of_a_deployment_ends_in_a_state_that_says_what_became_of_its_model(
+    monkeypatch: pytest.MonkeyPatch, verdict: str, reused: bool, name: str
+) -> None:
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "1")
+    state = outcome({"verdict": verdict, "reason": "it is better", "stages": [{"reused": reused}]})
+    assert isinstance(state, State) and (state.type, state.name) == (StateType.COMPLETED, name)
 
 
 def test_a_run_of_the_command_line_carries_out_the_plan_that_is_made_and_does_not_plan(prefect_server: None) -> None:
