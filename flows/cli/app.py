@@ -184,7 +184,7 @@ def recipes(
 @_command("""
 examples:
   data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
-  data-to-model export data/checkpoints/mnist-resnet18-69e1e37f1b7c""")
+  data-to-model export data/checkpoints/mnist-resnet18-e2b527dc0150""")
 def export(options: ExportOptions) -> int:
     """Export a model to a file that other programs run without this project.
 

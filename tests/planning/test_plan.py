@@ -107,7 +107,7 @@ class TestURIs:
 
     def test_readme_and_help_show_these_uris(self) -> None:
         shown = "|".join(uri.partition("/")[0] for uri in GOLDEN.values())
-        for file in ("README.md", "storage/admin/commands.py", "flows/cli/options.py"):
+        for file in ("README.md", "storage/admin/commands.py", "flows/cli/app.py"):
             text = (CHECKOUT / file).read_text()
             found = set(re.findall(rf"\b(?:{shown})/(?:[a-z]+/)?mnist(?:-resnet18)?-[0-9a-f]{{12}}\b", text))
             assert found and found <= set(GOLDEN.values()), file
