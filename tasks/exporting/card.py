@@ -15,7 +15,7 @@ _MODES = {1: "L", 3: "RGB"}
 _README = """\
 # {name}
 
-{architecture}, trained for {num_classes} classes. Needs `pip install "onnxruntime>=1.14" "pillow>=11.3" numpy`.
+{architecture}, trained for {num_classes} classes. Needs `pip install "onnxruntime>=1.16" "pillow>=11.3" numpy`.
 
 ```python
 import json

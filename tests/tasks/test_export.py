@@ -74,7 +74,7 @@ def test_file_says_what_goes_in_and_out_and_nothing_of_this_machine(
     content = files.read(exported.child("model.onnx"))
     proto = onnx.load_from_string(content)
     onnx.checker.check_model(proto, full_check=True)
-    assert proto.ir_version <= 8 and [one.version for one in proto.opset_import] == [18], "read by ONNX Runtime 1.14"
+    assert proto.ir_version <= 8 and [one.version for one in proto.opset_import] == [18], "read by ONNX Runtime 1.16"
     (images_in,), (out,) = proto.graph.input, proto.graph.output
     shapes = [[dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in (images_in, out)]
     assert (images_in.name, out.name, shapes) == ("images", "probabilities", [["batch", 12, 12, 1], ["batch", 3]])
