@@ -159,7 +159,7 @@ def test_photographs_that_stay_files_are_learned_shown_and_predicted(flow: Flow,
     assert shown and all(source == plots.png(decoded[int(id_)]) for source, id_ in shown)
     assert page.count('alt="Training image') > 6
 
-    here: dict[str, Any] = {"storage": str(root), "workers": 0}
+    here: dict[str, Any] = {"storage": str(root), "workers": 0, "model": result["uris"]["checkpoint"]}
     again = predict(data=result["uris"]["raw"], split="test", **here)
     rows, told = (
         tables.read_split(URI(one["uris"]["predictions"]), "test").to_pandas().set_index("id")

@@ -38,7 +38,7 @@ def summarize(
     raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics
     problems = find_data_problems(raw, manifest.load(plan.prepared))
     sources = [source | {"url": redact_text(source["url"])} for source in raw.statistics["sources"]]
-    is_reused = next(stage.reused for stage in stages if stage.name == "promote")
+    is_reused = any(stage.reused for stage in stages if stage.name == "promote")
     return {
         "run": str(flow_run.id) if flow_run.id else None,
         "source": {"data": plan.download.name, "notice": raw.statistics["notice"], "files": sources},

@@ -33,7 +33,7 @@ def test_the_interval_holds_the_true_difference_about_95_times_in_100(num_rows: 
 def test_all_of_it_is_said_in_a_line_and_read_again() -> None:
     found = Difference.of(only_challenger=3, only_rival=2, num_rows=60)
     assert str(found) == (
-        "difference in test accuracy +0.0167 (95 % interval -0.0674 to +0.0997, exact McNemar p = 1); of 60 rows, 3 "
+        "difference in test accuracy +0.0167 (95 % interval -0.0674 to +0.0997, exact test p = 1); of 60 rows, 3 "
         "are correct only with this model, 2 only with the other"
     )
     assert Difference.model_validate_json(found.model_dump_json()) == found
