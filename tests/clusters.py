@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import sys
 import tempfile
 import urllib.request
@@ -145,6 +146,15 @@ class Head:
         request.add_header("Authorization", f"Bearer {self.env['RAY_AUTH_TOKEN']}")
         with urllib.request.urlopen(request, timeout=10) as answer:
             return {job["submission_id"]: job["status"] for job in json.load(answer)}
+
+    def signal_workers(self, signal_: signal.Signals) -> None:
+        """Send a signal to each training worker, such as the one that stops it for a while."""
+        workers = [
+            pid for pid, command in processes_with(f"{_MARK}={self._mark}").items() if "RayTrainWorker" in command
+        ]
+        assert workers
+        for pid in workers:
+            os.kill(pid, signal_)
 
     def be_lost(self) -> None:
         """Kill every process of the cluster."""

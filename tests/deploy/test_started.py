@@ -137,7 +137,7 @@ def test_a_run_on_the_sample_ends_and_its_champion_is_in_the_bucket(
 ) -> None:
     assert started.deployment("mnist/train")["schedules"][0]["active"]
     run = started.start("mnist/smoke", settings=_SMALL)
-    assert started.await_end(run) == ["Completed"], started.log(run)
+    assert started.await_end(run) == ["Promoted"], started.log(run)
     worker = started.environment("worker")
     for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, worker[name])
