@@ -17,6 +17,7 @@ from flows import PROJECT
 from flows.cli import preflight
 from flows.cli.options import FlowOptions, PredictOptions, RunOptions, parameter_names
 from flows.server.temporary_server import check_api, require_named_server
+from storage.admin import catalog
 from storage.exits import refused_if_invalid
 from storage.process import LOOPBACK
 from storage.uri import parse_root
@@ -93,9 +94,10 @@ def _check(entry: dict[str, Any]) -> None:
             preflight.check_request(_options(RunOptions, {"recipe": recipe} | parameters))
         elif script == "flows/predict.py":
             _options(PredictOptions, {"data": ""} | parameters)
-        data = parse_root(parameters.get("data") or "/", option="parameters: data")
+        name = str(parameters.get("data") or "/")
+        data = parse_root(name, option="parameters: data")
         is_here = urlsplit(get_current_settings().api.url or "").hostname in LOOPBACK  # and so is the worker
-        if is_here and not data.is_s3 and not os.path.exists(data):
+        if is_here and not (data.is_s3 or os.path.exists(data) or catalog.NAME.fullmatch(name)):
             raise ValueError(f"parameters: data: nothing exists at {data}; create it, or correct the path")
 
 

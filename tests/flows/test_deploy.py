@@ -62,11 +62,13 @@ def test_deployments_of_ones_own_in_a_second_file_need_only_what_is_theirs(
     (tmp_path / "prefect.yaml").write_bytes((CHECKOUT / "prefect.yaml").read_bytes())
     monkeypatch.setattr(deploy, "CHECKOUT", tmp_path)
     own = tmp_path / "deployments.yaml"
-    own.write_text("deployments: [{name: photos, entrypoint: 'flows/pipeline.py:images'}]\n")
+    photos = "{name: photos, entrypoint: 'flows/pipeline.py:images', parameters: {data: photos-1d9802c1c0d9}}"
+    own.write_text(f"deployments: [{photos}]\n")
     assert subprocess.run(["git", "check-ignore", "-q", own.name], cwd=CHECKOUT).returncode == 0
-    *usual, photos = deploy.read()
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        *usual, own_entry = deploy.read()
     assert [entry["name"] for entry in usual] == ["train", "smoke", "train", "train", "train", "batch"]
-    assert photos.keys() == usual[-1].keys() - {"description"}
+    assert own_entry.keys() - {"parameters"} == usual[-1].keys() - {"description", "parameters"}
     own.write_text("photos\n", encoding="utf-16")
     with pytest.raises(ValueError, match=r"^deployments\.yaml: no deployments can be read: "):
         deploy.read()
