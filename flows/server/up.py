@@ -63,7 +63,7 @@ def main(host: str, port: int) -> int:
         worker = stack.enter_context(_running("worker", "start", "--pool", "pipeline", "--name", _WORKER))
         file = get_current_settings().home / FILE
         shown = password if password.startswith(_USER) else f"in {file}"  # a password that the user set is not logged
-        print(_READY.format(ui=ui, password=shown, url=url, reports=reports, file=file), flush=True)
+        print(_READY.format(ui=ui, password=shown, url=url, reports=reports, file=shlex.quote(str(file))), flush=True)
         _watch(server, worker)
     return 0
 
