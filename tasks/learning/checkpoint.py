@@ -41,7 +41,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     parameters: dict[str, Any]
     """Parameters that decided the weights, as hashed in the fingerprint."""
     resolved: dict[str, Any]
-    """Values to which `auto` was resolved: workers, device, precision, threads, class_weights."""
+    """Values to which `auto` was resolved: workers, device, precision, threads, class_weights, batch_size."""
     epoch: int
     step: int
     history: list[dict[str, float]]

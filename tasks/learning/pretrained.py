@@ -106,8 +106,10 @@ def start_from_file(classifier: Classifier, path: Path) -> bool:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise ValueError(f"start: there is no file {path}") from None
-    except (safetensors.SafetensorError, json.JSONDecodeError) as error:
+    except safetensors.SafetensorError as error:
         raise ValueError(f"start: {path} is damaged, or not a safetensors file: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"start: `classes` in the metadata of {path} must be a list in JSON: {error}") from None
     return start_from(classifier, weights, classes=classes)
 
 

@@ -21,8 +21,8 @@ from tasks.learning.pretrained import start_from, start_from_file
 
 _OF_THE_DEVICE = ("fused", "foreach", "capturable")
 """Settings of an optimizer that depend on its device and are not part of its state."""
-_TENSOR = "__tensor__"
-"""Key of what stands for a tensor in JSON; its value is the tensor's name beside it."""
+_TENSOR, _ITEMS = "tensor", "items"
+"""Keys of what stands in JSON for a tensor, by its name beside it, and for a dictionary, whose keys may be numbers."""
 
 _FIRST_ROWS = 5000
 """Most rows from which a model is initialised, as in airbench94."""
@@ -48,13 +48,17 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields
     }
     tensors: dict[str, Tensor] = {}
 
-    def apart(tensor: Tensor) -> dict[str, str]:
-        name = str(len(tensors))
-        tensors[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        return {_TENSOR: name}
+    def plain(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            name = str(len(tensors))
+            tensors[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            return {_TENSOR: name}
+        if isinstance(value, dict):
+            return {_ITEMS: [[key, plain(item)] for key, item in value.items()]}
+        return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
     training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
-    rest = {"training": json.dumps(training, default=apart)}
+    rest = {"training": json.dumps(plain(training))}
     return Snapshot(
         meta=meta,
         serialized=lambda: {WEIGHTS: safetensors.torch.save(weights), TRAINING: safetensors.torch.save(tensors, rest)},
@@ -77,9 +81,8 @@ def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: dict[str, 
     with safetensors.safe_open(folder / TRAINING, framework="pt", device=str(trainer.device)) as file:
         training = json.loads(
             file.metadata()["training"],
-            object_hook=lambda one: file.get_tensor(one[_TENSOR]) if _TENSOR in one else one,
+            object_hook=lambda one: dict(one[_ITEMS]) if _ITEMS in one else file.get_tensor(one[_TENSOR]),
         )
-    training["optimizer"]["state"] = {int(number): state for number, state in training["optimizer"]["state"].items()}
     for saved, own in zip(training["optimizer"]["param_groups"], trainer.optimizer.param_groups, strict=True):
         saved.update({name: own[name] for name in _OF_THE_DEVICE if name in own})
     trainer.optimizer.load_state_dict(training["optimizer"])

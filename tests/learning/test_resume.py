@@ -36,6 +36,19 @@ def test_how_an_optimizer_runs_on_a_device_is_not_taken_to_another(digits: dict[
     assert here.run_epoch(2).step == 2 * history[0].step
 
 
+def test_a_schedule_of_ones_own_goes_on_where_it_was(digits: dict[str, Split], tmp_path: Path) -> None:
+    recipe = training.recipe(model="small", batch_size=16)
+    rows = [training.rows(digits[split], 0, number) for split, number in (("train", 64), ("test", 32))]
+    whole, resumed = (training.trainer(recipe, *rows) for _ in range(2))
+    for trainer in (whole, resumed):  # its milestones are numbers
+        trainer.scheduler = torch.optim.lr_scheduler.MultiStepLR(trainer.optimizer, milestones=[2, 6])
+    history = [whole.run_epoch(1)]
+    checkpoint.write(URI(str(tmp_path)), training_state.take(whole, history, prepared="0123456789ab", fields=FIELDS))
+    training_state.restore(tmp_path, resumed, prepared="0123456789ab", fields=FIELDS)
+    rates = [trainer.run_epoch(2).learning_rate for trainer in (whole, resumed)]
+    assert rates[0] == rates[1] < history[0].learning_rate
+
+
 @pytest.mark.parametrize(
     ("settings", "after"),
     [
