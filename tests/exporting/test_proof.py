@@ -1,7 +1,5 @@
 """Real models pass the proof of their export on photo-like images."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -45,12 +43,11 @@ def trained(name: str) -> Model:
     return Model(classifier, [], precision="fp32").eval().requires_grad_(False)
 
 
-def run_of(model: Model) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda images: model(images).numpy()
-
-
-@pytest.mark.parametrize("name", [lite0.MODEL, *(f"timm/{name}" for name in RANDOM)])
+@pytest.mark.parametrize(
+    "name", [lite0.MODEL, *(pytest.param(f"timm/{name}", marks=pytest.mark.slow) for name in RANDOM)]
+)
 def test_real_architecture_is_equal_to_its_file_on_1000_images(name: str, rows: DatasetURI) -> None:
     model = trained(name)
-    proof = prove(onnx_file.load(onnx_file.write(model, {})), run_of(model), rows, classes=raw.CLASSES)
+    exported = onnx_file.load(onnx_file.write(model, {}))
+    proof = prove(exported, lambda images: model(images).numpy(), rows, classes=raw.CLASSES)
     assert proof.rows == 1000 and proof.largest_difference < 1e-3
