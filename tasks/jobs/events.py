@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 PROGRESS = "::progress "
-"""Start of a line with progress as JSON: what, done, total, note, fraction, epoch."""
+"""Start of a line with progress as JSON: what, done, total, note, fraction, epoch, and the job's time."""
 EPOCHS = "epochs"
 """`what` of progress about a whole epoch, of which every line is shown."""
 ERROR = "::error "
@@ -48,7 +48,8 @@ def progress(
         return
     _said_at = time.monotonic()
     fraction = done / max(total, 1) if fraction is None else fraction
-    write_event(PROGRESS, what=what, done=done, total=total, note=note, fraction=fraction, epoch=epoch)
+    facts = {"fraction": fraction, "epoch": epoch, "at": time.time()}
+    write_event(PROGRESS, what=what, done=done, total=total, note=note, **facts)
 
 
 def write_event(marker: str, **content: Any) -> None:

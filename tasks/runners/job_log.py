@@ -81,14 +81,13 @@ class Follower:
         due = time.monotonic() - self._last_info_at > _TELL_EVERY_S
         if due and not always:
             self._last_info_at = time.monotonic()
-        text = text.rstrip(": ") + self._left(content["fraction"])
+        text = text.rstrip(": ") + self._left(content["at"], content["fraction"])
         logger().log(logging.INFO if due or always else logging.DEBUG, "%s", text, extra={"progress": content})
 
-    def _left(self, fraction: float) -> str:
-        """Estimate the rest of the stage's time from what was done since its first progress."""
-        now = time.monotonic()
-        started, before = self._first = self._first or (now, fraction)
+    def _left(self, at: float, fraction: float) -> str:
+        """Estimate the rest of the stage's time, by its job's clock: a log may be read long after it was written."""
+        started, before = self._first = self._first or (at, fraction)
         if not before < fraction < 1:
             return ""
-        left = datetime.timedelta(seconds=round((now - started) * (1 - fraction) / (fraction - before)))
+        left = datetime.timedelta(seconds=round(max(0.0, at - started) * (1 - fraction) / (fraction - before)))
         return f"; about {left} left"

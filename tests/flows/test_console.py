@@ -75,7 +75,7 @@ def test_progress_without_a_terminal_is_told_to_its_end() -> None:
     logger.setLevel(logging.INFO)
     follower = Follower()
     for done in (1, 2, 3, 4):
-        fields = {"what": "parts", "done": done, "total": 4, "note": "", "fraction": done / 4, "epoch": None}
+        fields = {"what": "parts", "done": done, "total": 4, "note": "", "fraction": done / 4, "epoch": None, "at": 0.0}
         follower.line(f"{PROGRESS}{json.dumps(fields)}")
     logger.removeHandler(narrator)
     assert [line[10:].strip() for line in _lines(console)] == ["parts 1/4", "parts 4/4"]
