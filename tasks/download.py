@@ -51,8 +51,6 @@ def _download(name: str, files: FilesURI, source: Download, parameters: Download
 
 def _fetch_and_commit(source: Download, uri: FilesURI, *, mirrors: Sequence[str], scratch: URI) -> None:
     """Fetch the missing files of `source` one by one and commit `uri`."""
-    from tasks.learning import pretrained  # imports torch, which takes seconds
-
     started = time.monotonic()
     log = logger().info
     listed: list[File] = []
@@ -66,6 +64,8 @@ def _fetch_and_commit(source: Download, uri: FilesURI, *, mirrors: Sequence[str]
         else:
             with storage_files.workspace(scratch) as folder:
                 if file.model:
+                    from tasks.learning import pretrained  # imports torch, which takes seconds
+
                     digest = pretrained.save_published(file.model, folder / file.name)
                     url = f"published weights of {file.model}"
                     origins.append({"name": file.name, "md5": "", "sha256": digest, "url": url})
