@@ -94,7 +94,7 @@ class PromoteParameters:
     registered_model: str
     """Registered model whose champion the new model competes with."""
     gate: dict[str, Any]
-    """Settings of the gate; optional ones are present only if requested."""
+    """Settings of the gate, as `tasks.promotion.gate.Gate` describes them."""
     predict: PredictParameters
     """How a champion without predictions on the same rows predicts them."""
 

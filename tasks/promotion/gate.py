@@ -31,7 +31,7 @@ _SHOWN = 10
 
 
 def settings_of(recipe: Recipe, *, judge_only: bool, is_user_images: bool) -> Gate:
-    """Return the settings of the gate for `recipe`; optional ones are present only if requested.
+    """Return the settings of the gate for `recipe`.
 
     A model of the user's own data (`is_user_images`) must beat always predicting the largest class.
     """
@@ -241,7 +241,10 @@ def _rule(gate: Gate, checkpoint: CheckpointURI, champion: CheckpointURI) -> tup
     if (max_p_value := gate.get("max_p_value", 0.0)) is not None:
         return max_p_value, ""
     mine, other = manifest.load(checkpoint), manifest.find(champion)
-    recipes = [(each.parameters, each.statistics.get("split")) for each in (mine, other) if each]
+    # How many workers and cores compute a model is no part of its recipe.
+    recipes = [
+        (dict(each.parameters, workers=0, cores=0), each.statistics.get("split")) for each in (mine, other) if each
+    ]
     if other is None or recipes[0] != recipes[1]:
         return _MAX_P_VALUE, ", as the recipe is not the champion's"
     contents = {parents["prepared"].content for parents in (mine.parents, other.parents) if "prepared" in parents}

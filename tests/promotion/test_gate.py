@@ -51,7 +51,7 @@ class Contest(Scene):
             checkpoint,
             kind="checkpoint",
             parents=parents,
-            parameters={"recipe": recipe},
+            parameters={"recipe": recipe, "workers": len(self.evaluations)},
             listed=[],
             statistics={"model": {"model": network, "classes": knows}},
         )
