@@ -78,7 +78,7 @@ def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
     for split in ("train", "test"):
         its = [file for file in files if file.split == split]
         rows = sum(file.rows for file in its)
-        if rows and not any(file.counts for file in its):
+        if (rows or split == "train") and not any(file.counts for file in its):
             raise ValueError(
                 f"no row of split {split} has a label: all {rows:,} are -1 or empty, as in {its[0].path}; add labels, "
                 f"or use a split with labels as {split}"

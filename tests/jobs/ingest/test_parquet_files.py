@@ -191,6 +191,10 @@ REFUSED = {
     "half a character": (labelled([0, 1], {"classes": '["a", "\\ud800"]'}), "has no class names that can be read"),
     "names twice": (labelled([0, 1], {"classes": '["a", "a"]'}), "two classes named 'a'; names must be unique"),
     "class not in test": (labelled(["cats"]), r"test.*has rows of class cat, .* \[cat, dog\], those of .* \[cats\];"),
+    "no rows": (
+        parquet(image=pa.array([], pa.binary()), label=pa.array([], pa.string())),
+        "split train has a label: all 0",
+    ),
     "no label at all": (
         labelled(["", "", "", ""]),
         "no row of split train has a label: all 4 are -1 or empty, as in tr",
