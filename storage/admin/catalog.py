@@ -17,7 +17,7 @@ SCRATCH: Final = "scratch"
 """Kind of a run folder: files of attempts, in a folder with the name of the result."""
 _SHELVES: Final = {kind.name: kind.folder for kind in KINDS.values()} | {SCRATCH: RUNS}
 """Folder below a root (shelf) for each kind; any other folder there does not belong to the pipeline."""
-_NAME = re.compile(r"[^/:]+-[0-9a-f]{12}")
+NAME = re.compile(r"[^/:]+-[0-9a-f]{12}")
 _THREADS = 8
 """Folders read at once: on S3 each takes a round trip or two."""
 
@@ -82,7 +82,7 @@ def named(root: Root, word: str, *, option: str) -> URI:
             return champions.require_champion(root, word.partition(":")[2])
         except ValueError as error:
             raise ValueError(f"{option}: {error}") from None
-    places = [kind.place(root, word) for kind in KINDS.values()] if _NAME.fullmatch(word) else []
+    places = [kind.place(root, word) for kind in KINDS.values()] if NAME.fullmatch(word) else []
     return next(filter(manifest.is_committed, places), None) or parse_root(word, option=option)
 
 
