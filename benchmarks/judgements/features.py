@@ -67,7 +67,7 @@ def _computed(folder: Path, per_class: int) -> dict[str, Any]:
     model = timm.create_model(_MODEL.removeprefix("timm/"))
     model.load_state_dict(pretrained.read_published(_MODEL))
     model.eval()
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in pretrained.normalisation(_MODEL) or ())
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in pretrained.normalization(_MODEL) or ())
     features = list[torch.Tensor]()
     with torch.inference_mode():
         for start in range(0, len(pixels), _BATCH):

@@ -23,10 +23,10 @@ _NUM_EQUAL = 30
 """Equally good models."""
 BAD_NIGHT = 3
 RULES: dict[str, Callable[[Difference], bool]] = {
-    "p <= 0.05": lambda found: found.difference > 0 and found.p_value <= 0.05,
-    "p <= 0.2": lambda found: found.difference > 0 and found.p_value <= 0.2,
-    "not worse": lambda found: found.difference >= 0,
-    "always": lambda found: True,
+    "p <= 0.05": lambda difference: difference.difference > 0 and difference.p_value <= 0.05,
+    "p <= 0.2": lambda difference: difference.difference > 0 and difference.p_value <= 0.2,
+    "not worse": lambda difference: difference.difference >= 0,
+    "always": lambda difference: True,
 }
 """How the challenger is compared with the champion."""
 

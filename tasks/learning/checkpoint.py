@@ -1,6 +1,6 @@
 """Checkpoints: complete, verified before they are loaded, and never unpickled.
 
-The checkpoint of an epoch is a folder with `weights.safetensors` (the whole model, including normalisation),
+The checkpoint of an epoch is a folder with `weights.safetensors` (the whole model, including normalization),
 `training.safetensors` (optimizer and schedule: tensors, and JSON beside them) and `checkpoint.json`, which holds
 everything else and the SHA-256 of all three. It needs no generator states: order and augmentation come from generators
 seeded by (seed, epoch, rank), and random numbers inside a model (dropout) from generators seeded by (seed, epoch, step,
@@ -33,7 +33,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     """Everything in a checkpoint except tensors."""
 
     model: dict[str, Any]
-    """The `ModelSpec`: architecture, image shape, class names, normalisation, temperature."""
+    """The `ModelSpec`: architecture, image shape, class names, normalization, temperature."""
     recipe: dict[str, Any]
     """The recipe it was trained by."""
     prepared: str

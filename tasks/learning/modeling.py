@@ -1,4 +1,4 @@
-"""A classifier of raw images that normalises them itself: its backbone and the head, which gives the logits."""
+"""A classifier of raw images that normalizes them itself: its backbone and the head, which gives the logits."""
 
 import contextlib
 from typing import Protocol, runtime_checkable
@@ -33,11 +33,11 @@ class FromImages(Protocol):
     """Architecture whose first weights depend on training images; any model may have this method."""
 
     def initialize_from(self, images_BCHW: Tensor) -> None:
-        """Set weights from normalised training images, once, before the first epoch of a random start."""
+        """Set weights from normalized training images, once, before the first epoch of a random start."""
 
 
 class Classifier(nn.Module):
-    """Module from raw images (uint8, BHWC) to logits (float, (B, classes)), with its own normalisation.
+    """Module from raw images (uint8, BHWC) to logits (float, (B, classes)), with its own normalization.
 
     `pretrained`: the user's own code may read weights from files, because no checkpoint's weights follow.
     """
@@ -53,7 +53,7 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(spec.std, dtype=torch.float32).view(1, -1, 1, 1))
 
     def forward(self, images_BHWC: Tensor) -> Tensor:
-        logits: Tensor = self.backbone(self.normalised(images_BHWC))
+        logits: Tensor = self.backbone(self.normalized(images_BHWC))
         wanted = (images_BHWC.shape[0], len(self.spec.classes))  # `len` would fix the size of a batch for torch.export
         if not isinstance(logits, Tensor) or logits.shape != wanted or not logits.is_floating_point():
             got = f"{logits.dtype} of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -67,7 +67,7 @@ class Classifier(nn.Module):
         """Return the probabilities (float32, (B, classes)) of `logits`."""
         return (logits.float() / self.spec.temperature).softmax(1)
 
-    def normalised(self, images_BHWC: Tensor) -> Tensor:
+    def normalized(self, images_BHWC: Tensor) -> Tensor:
         """Return the images as the backbone takes them: floats, BCHW."""
         images_BCHW = images_BHWC.permute(0, 3, 1, 2).to(torch.float32)
         return (images_BCHW - self.mean) / self.std
@@ -168,7 +168,7 @@ def weights_of_backbone(model: nn.Module) -> list[nn.Parameter]:
 
 
 def norms_of_backbone(model: nn.Module) -> list[nn.Module]:
-    """Return the modules of `model` outside of its head that keep running statistics, as batch normalisation does.
+    """Return the modules of `model` outside of its head that keep running statistics, as batch normalization does.
 
     torchvision's references train all layers of a classifier with these statistics following each batch, as an
     unfrozen backbone does here; where they freeze one, in detection, its statistics are frozen too

@@ -83,7 +83,7 @@ def _packaged() -> list[Tensor]:
     return list(torch.load(io.BytesIO(content), weights_only=True, map_location="cpu").values())
 
 
-def normalisation(model: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def normalization(model: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Return mean and deviation per color that the weights of timm's `model` are for, in units of 0 to 255.
 
     None for the project's and the user's own models, whose weights do not say it.
@@ -118,7 +118,7 @@ def start_from(classifier: Classifier, weights: dict[str, Tensor], *, classes: S
 
     Unless `classes` are those of the classifier and the head fits, the head is new, and its last layer starts at 0:
     every class is equally likely, where random weights, which libraries make for 1,000 classes, would begin with large
-    errors that spoil the backbone (Kolesnikov et al., Big Transfer, 2020, do the same). Batch normalisation goes on
+    errors that spoil the backbone (Kolesnikov et al., Big Transfer, 2020, do the same). Batch normalization goes on
     from the statistics in `weights`. A first layer of gray images gets the sum over the colors.
 
     Args:

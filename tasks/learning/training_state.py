@@ -116,7 +116,7 @@ def initialize_from_rows(model: Classifier, loader: Loader) -> None:
     if isinstance(model.backbone, FromImages) and num_rows:
         images, _ = next(iter(loader.train_batches(epoch=1, batch_size=num_rows)))
         # On the CPU: the same weights on every device.
-        model.backbone.initialize_from(model.normalised(images.cpu()))
+        model.backbone.initialize_from(model.normalized(images.cpu()))
 
 
 def load_model(uri: CheckpointURI) -> tuple[Classifier, Meta]:

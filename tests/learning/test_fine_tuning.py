@@ -23,7 +23,7 @@ FROZEN: dict[str, Any] = {
     "start": "pretrained",
     "freeze_epochs": 2,
 }
-"""Two epochs of the head, one of everything; the model has batch normalisation."""
+"""Two epochs of the head, one of everything; the model has batch normalization."""
 
 
 def started(digits: dict[str, Split], **changes: Any) -> Trainer:

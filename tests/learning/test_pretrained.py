@@ -29,7 +29,7 @@ def weights(file: Path) -> dict[str, Tensor]:
 
 
 def classifier(model: str = lite0.MODEL, *, num_classes: int = 3, channels: int = 3, size: int = 64) -> Classifier:
-    """A new model, the same every time; it normalises as timm's configuration says."""
+    """A new model, the same every time; it normalizes as timm's configuration says."""
     torch.manual_seed(0)
     mean = std = (127.5,) * channels
     classes = tuple(f"class {number}" for number in range(num_classes))
@@ -128,9 +128,9 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path, content: bytes | 
 
 class TestPublished:
     def test_images_are_those_of_timms_configuration(self) -> None:
-        assert pretrained.normalisation(lite0.MODEL) == ((127.5,) * 3, (127.5,) * 3)
+        assert pretrained.normalization(lite0.MODEL) == ((127.5,) * 3, (127.5,) * 3)
         assert pretrained.published(lite0.MODEL).input_size == (3, 224, 224)
-        mean, _ = pretrained.normalisation("timm/resnet18") or ((), ())
+        mean, _ = pretrained.normalization("timm/resnet18") or ((), ())
         assert mean[0] == pytest.approx(0.485 * 255)
 
     @pytest.mark.parametrize("model", ["small-cnn", "timm/resnet10t_nope", "timm/beit3_giant_patch14_224"])

@@ -210,13 +210,13 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
 def model_of(recipe: Recipe, prepared: Manifest, *, initial: CheckpointURI | None = None) -> ModelSpec:
     """Return the spec of the recipe's model for images such as those in `prepared`.
 
-    It normalises them as those that the initial weights, if any, were trained on.
+    It normalizes them as those that the initial weights, if any, were trained on.
     """
     metadata = prepared.columns["metadata"]
     shape = images.shape_of(metadata)
     mean, std = prepared.statistics["mean"], prepared.statistics["std"]
     if recipe.training.start.kind in ("pretrained", "file"):
-        mean, std = pretrained.normalisation(recipe.model) or (mean, std)
+        mean, std = pretrained.normalization(recipe.model) or (mean, std)
     elif initial:
         before = manifest.load(initial).statistics["model"]
         mean, std = before["mean"], before["std"]
