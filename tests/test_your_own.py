@@ -81,21 +81,21 @@ def test_every_good_test_image_is_predicted_and_leads_back_to_its_file(trained: 
     assert trained["metrics"]["test_accuracy"] >= 0.5
 
 
-def test_new_pictures_are_predicted_by_the_flow_with_the_champion_of_their_folder_or_another(
+def test_new_pictures_are_predicted_by_the_flow_with_a_champion(
     flow: Flow, trained: dict[str, Any], root: Root, pictures: Path, tmp_path: Path
 ) -> None:
     from flows.predict import predict
 
-    here: dict[str, Any] = {"storage": str(root), "workers": 0}
+    model = f"champion:{trained['registered_model']}"
+    here: dict[str, Any] = {"storage": str(root), "workers": 0, "model": model}
     made = predict(data=str(pictures), **here)
     assert made["uris"]["checkpoint"] == trained["uris"]["checkpoint"] and made["rows"] == 3 * 24 + 2 * 6 + len(BROKEN)
     assert [stage["name"] for stage in made["stages"]] == ["ingest", "predict"]
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "any.png").write_bytes(encoded(5, 1))
-    named: dict[str, Any] = here | {"model": f"champion:{trained['registered_model']}"}
-    rows = tables.read_split(URI(predict(data=str(tmp_path / "new"), **named)["uris"]["predictions"]), "new")
+    rows = tables.read_split(URI(predict(data=str(tmp_path / "new"), **here)["uris"]["predictions"]), "new")
     assert rows.to_pydict()["file"] == ["any.png"] and rows.to_pydict()["class_name"][0] in CLASSES
-    again = predict(data=str(tmp_path / "new"), **named)
+    again = predict(data=str(tmp_path / "new"), **here)
     assert all(stage["reused"] for stage in again["stages"])
 
 

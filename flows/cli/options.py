@@ -173,11 +173,7 @@ class PredictOptions(TableOptions, FlowOptions):
     ]
     model: Annotated[
         str,
-        typer.Option(
-            metavar="URI",
-            help=f"{NAMED}. 'champion' with a dataset: that of its source; with new images: that of their folder, if "
-            "it has one",
-        ),
+        typer.Option(metavar="URI", help=NAMED),
     ] = "champion"
     split: Annotated[
         Text, typer.Option(metavar="NAME", help="only this split of a dataset, such as test (default: all)")

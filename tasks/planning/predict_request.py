@@ -5,7 +5,7 @@ import os
 import re
 from typing import Any
 
-from storage import access, champions, files, kinds, manifest
+from storage import access, files, kinds, manifest
 from storage.admin import catalog
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.deadline import deadline
@@ -65,12 +65,10 @@ def resolve(
             if split not in splits:
                 names = ", ".join(sorted(splits)) or "those with rows"
                 raise ValueError(f"--split must be one of {names}, got {split!r}")
-        name, note = _registered_model(root, dataset, recorded) if model == "champion" else ("", None)
-        checkpoint = CheckpointURI(catalog.named(root, f"champion:{name}" if name else model, option="--model"))
+        checkpoint = CheckpointURI(catalog.named(root, model, option="--model"))
         check_committed("--model", checkpoint, kinds=("checkpoint",))
         if recorded is None:
             new, values = _new_images(root, dataset, checkpoint, split=split)
-            new = dataclasses.replace(new, notes=(*new.notes, note)) if note else new
             ingest = IngestParameters(name=new.name, values=values, user_images=new)
             dataset = result_of(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest})
         else:
@@ -141,28 +139,3 @@ def _new_images(
     limit = statistics.get("recipe", {}).get("data", {}).get("max_megapixels", MAX_MEGAPIXELS)
     values |= {"max_megapixels": limit} if limit != MAX_MEGAPIXELS else {}
     return new, values | {"image_size": height, "channels": channels}
-
-
-def _registered_model(root: Root, data: URI, recorded: manifest.Manifest | None) -> tuple[str, str | None]:
-    """Return the registered model whose champion predicts `data`, and a line if it was one of several.
-
-    For a dataset, of which `recorded` is the manifest, it is that of its source. For images it is that of their folder
-    if it has a champion, else the only one whose champion was trained on a user's images; else there is no name.
-    """
-    if recorded is not None:
-        if "raw" in recorded.parents:
-            raw = DatasetURI(recorded.parent("raw", of=data))
-            recorded = check_committed("--data: its source", raw, kinds=("raw",))
-        if "classes" not in recorded.parameters:
-            try:
-                return champions.default_of_raw(recorded), None
-            except ValueError as error:
-                raise ValueError(f"--data: {data} {error}; use --model champion:NAME") from None
-        data = URI(recorded.statistics["sources"][0]["url"])
-    named = champions.with_champion(root)
-    of_folder = champions.default_for_user_images(user_images.name_of(data), data)
-    if of_folder in named:
-        return of_folder, None
-    if (name := champions.usual(root)) and len(named) > 1:
-        return name, f"predicted with champion:{name}, the only one of {len(named)} champions trained on user images"
-    return name, None

@@ -113,10 +113,8 @@ REQUESTS = [
     Bad('predict --data ""', "--data must be a folder or s3://bucket/prefix, got an empty value"),
     Bad("predict --data {raw} --min-confidence 0", "--min-confidence must be above 0 and at most 1, got 0.0"),
     Bad("predict --data {raw} --min-confidence nan", "--min-confidence must be above 0 and at most 1, got nan"),
-    Bad("predict --data {raw}", "--model ... no champion of 'mnist'"),
+    Bad("predict --data {raw}", "--model ... has no champion; run the pipeline first"),
     Bad("predict --data {raw} --model champion:../x", "--model ... registered model ... '../x'"),
-    Bad("predict --data {prepared}", "--data ... its source ... datasets/raw/gone-0123456789ab"),
-    Bad("predict --data {foreign}", "--data ... {foreign} ... champion:NAME"),
     Bad("predict --data {raw} --model {raw}", "--model ... of kind checkpoint ... {raw} of kind raw"),
     Bad("predict --data {raw} --model {own}", "--model ... {own}: my.py:f@0123456789ab ... PIPELINE_USER_CODE to"),
     Bad("backfill --recipe mnist-resnet18", "--storage ... no raw dataset of 'mnist'"),
@@ -138,24 +136,22 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     folder = tmp_path_factory.mktemp("places")
     root = Root(str(folder / "root"))
 
-    def commit(kind: str, name: str, *, parameters: dict[str, Any] | None = None, **parents: manifest.Parent) -> URI:
+    def commit(kind: str, name: str, *, parameters: dict[str, Any] | None = None) -> URI:
         uri = root.child(f"datasets/raw/{name}" if kind == "raw" else f"{kind}/{name}")
         listed = [manifest.File(path="part", split="test", size=1, rows=1, sha256="")]
         schema = tables.describe(images.schema((28, 28, 1), ("0", "1")))
-        commits.commit(uri, kind=kind, parents=parents, parameters=parameters or {}, listed=listed, schema=schema)
+        commits.commit(uri, kind=kind, parents={}, parameters=parameters or {}, listed=listed, schema=schema)
         return uri
 
     own = root.child(f"checkpoint/own-{FINGERPRINT}")
     model = {"model": {"model": f"my.py:f@{FINGERPRINT}", "image_shape": [28, 28, 1]}}
     commits.commit(own, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=model)
-    gone = manifest.Parent(uri=root.child(f"datasets/raw/gone-{FINGERPRINT}"), digest="", content="")
     found = {
         "raw": commit("raw", f"mnist-{FINGERPRINT}", parameters={"data": "mnist"}),
         "younger": commit("raw", "mnist-0123456789ac", parameters={"data": "mnist"}),
         "sample": commit("raw", f"mnist-sample-{FINGERPRINT}", parameters={"data": "mnist-sample"}),
-        "foreign": commit("raw", f"other-{FINGERPRINT}"),
         "unnamed": commit("raw", "mnist", parameters={"data": "mnist"}),
-        "prepared": commit("prepared", f"lost-{FINGERPRINT}", raw=gone),
+        "prepared": commit("prepared", f"lost-{FINGERPRINT}"),
         "checkpoint": commit("checkpoint", f"mnist-{FINGERPRINT}"),
         "own": own,
         "root": root,

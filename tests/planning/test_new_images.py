@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from storage import champions, commits, files, manifest, tables
+from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.ingest import ingest
 from tasks.learning import decode
@@ -18,8 +18,6 @@ from tasks.runners.runner import InProcessRunner
 from tests.image_folder import encoded
 from tests.planning.conftest import NAMES
 from tests.storage.results import promote
-
-RESULTS = ("datasets/raw", "datasets/prepared", "checkpoints")
 
 
 def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.BatchRequest:
@@ -149,35 +147,29 @@ def test_pictures_on_s3_and_single_ones_are_listed_with_their_checksums(root: Ro
     assert (single.uri, single.files) == (photos, listed.files[:1])
 
 
-def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(models: Path, folder: Path) -> None:
-    root, own = Root(str(models)), "nobody"
-    target = CheckpointURI(str(models / "checkpoints" / "letters-0123456789ab"))
+def test_of_several_champions_the_only_one_of_user_images_is_taken_or_one_has_to_be_named(
+    models: Path, folder: Path
+) -> None:
+    root = Root(str(models))
+    target = CheckpointURI(root.child("checkpoints/letters-0123456789ab"))
     promote(root, "signs", target)
     try:
         with pytest.raises(ValueError, match="^--model: there are several .*: champion:letters, champion:signs$"):
             request(models, folder)
         assert request(models, folder, model="champion:signs").checkpoint == target
-        listed = [manifest.File(path="train", split="train", size=1, rows=1, sha256="")]
+        kinds = ("datasets/raw", "datasets/prepared", "checkpoints")
+        raw, prepared, mine = (root.child(f"{kind}/photos-0a1b2c3d4e5f") for kind in kinds)
         place = {"sources": [{"name": "a", "sha256": "", "url": str(models / "photos")}]}
-        raw, prepared, mine = (root.child(f"{kind}/photos-0a1b2c3d4e5f") for kind in RESULTS)
-        settings = {"data": "photos", "image_size": 28}
-        commits.commit(raw, kind="raw", parents={}, parameters=settings, listed=listed, statistics=place)
+        commits.commit(raw, kind="raw", parents={}, parameters={"image_size": 28}, listed=[], statistics=place)
         commits.commit(prepared, kind="prepared", parents={"raw": raw}, parameters={}, listed=[])
-        model = {"image_shape": [28, 28, 1], "classes": list(NAMES)}
-        parents = {"prepared": prepared}
-        commits.commit(mine, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics={"model": model})
-        promote(root, "photos-00000000", CheckpointURI(mine))
-        chosen = request(models, folder)
-        assert chosen.checkpoint == mine and chosen.ingest and chosen.ingest.user_images
-        only = "predicted with champion:photos-00000000, the only one of 3 champions trained on user images"
-        assert chosen.ingest.user_images.notes[-1:] == (only,)
-        own = champions.default_for_user_images("new-photos", URI(str(folder)))
-        other = CheckpointURI(str(models / "checkpoints" / "photos-0123456789ab"))
-        promote(root, own, other)
-        with pytest.raises(ValueError, match=f"^--model: nothing is committed at {other}"):
-            request(models, folder)
+        model = {"model": {"image_shape": [28, 28, 1], "classes": list(NAMES)}}
+        commits.commit(
+            mine, kind="checkpoint", parents={"prepared": prepared}, parameters={}, listed=[], statistics=model
+        )
+        promote(root, "photos", CheckpointURI(mine))
+        assert request(models, folder).checkpoint == mine
     finally:
-        for name in ("signs", "photos-00000000", own):
+        for name in ("signs", "photos"):
             files.remove(root.child(f"registry/{name}"))
 
 
