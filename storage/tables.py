@@ -16,7 +16,8 @@ from storage.uri import URI
 
 def write_part(uri: URI, table: pa.Table, *, split: str, index: int) -> File:
     """Write `table` as part `index` of `split`; return its manifest entry. Equal tables give equal bytes."""
-    return write_encoded(uri, encode(table), rows=table.num_rows, split=split, index=index)
+    path = f"{split}/part-{index:05d}.parquet"
+    return commits.write_file(uri, path, encode(table), split=split, rows=table.num_rows)
 
 
 def encode(table: pa.Table) -> bytes:
@@ -33,11 +34,6 @@ def encode(table: pa.Table) -> bytes:
         row_group_size=max(1, table.num_rows),
     )
     return sink.getvalue()
-
-
-def write_encoded(uri: URI, content: bytes, *, rows: int, split: str, index: int) -> File:
-    """Write `content`, which `encode` made from `rows` rows, as part `index` of `split`; return its manifest entry."""
-    return commits.write_file(uri, f"{split}/part-{index:05d}.parquet", content, split=split, rows=rows)
 
 
 def entry(uri: URI, path: str, *, split: str) -> File | None:

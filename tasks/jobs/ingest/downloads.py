@@ -12,13 +12,12 @@ import numpy as np
 from storage import files, manifest, tables
 from storage.manifest import File
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, events
+from tasks.jobs import events
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import IngestSpec
 from tasks.learning import images, sources
 from tasks.learning.sources import Source, Split
-from tasks.resources import scaling
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
@@ -58,24 +57,17 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
 def write_split(source: Source, uri: DatasetURI, split: Split) -> list[File]:
     """Write every row of `split` below the raw dataset `uri`, a part at a time.
 
-    A part per core is compressed in parallel, but parts are written one by one in this thread, which a deadline can
-    interrupt. Raises `ValueError` if the rows do not fit `source`.
+    Raises `ValueError` if the rows do not fit `source`.
     """
     _check(source, split)
     files.check_space(uri, needed=math.prod(split.images.shape))
     rows = len(split.labels)
     bounds = images.part_bounds(rows, images.num_parts(rows, source.image_shape))
-
-    def encoded(bound: tuple[int, int]) -> bytes:
-        span = slice(*bound)
-        return tables.encode(
-            images.to_table(np.arange(*bound), split.images[span], split.labels[span], classes=source.classes)
-        )
-
     listed = []
-    contents = dataset_parts.in_threads(encoded, bounds, threads=scaling.cores_here())
-    for index, ((start, stop), content) in enumerate(zip(bounds, contents, strict=True)):
-        listed.append(tables.write_encoded(uri, content, rows=stop - start, split=split.name, index=index))
+    for index, bound in enumerate(bounds):
+        span = slice(*bound)
+        part = images.to_table(np.arange(*bound), split.images[span], split.labels[span], classes=source.classes)
+        listed.append(tables.write_part(uri, part, split=split.name, index=index))
         fraction = len(listed) / len(bounds) / 2
         events.progress("parts of a split written", len(listed), len(bounds), fraction=fraction)
     return listed

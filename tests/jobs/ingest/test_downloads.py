@@ -1,19 +1,18 @@
 """From a data set's files to a raw dataset: rows are unchanged, and anything that is not images is refused."""
 
 import dataclasses
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from storage import commits, files, manifest, tables
+from storage import files, manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.download import download
 from tasks.ingest import ingest
 from tasks.jobs.ingest.downloads import write_split
-from tasks.learning import recipes, sources
+from tasks.learning import recipes
 from tasks.learning.downloading import mirror_address
 from tasks.learning.sources import Source, Split
 from tasks.planning import make_plan
@@ -76,22 +75,6 @@ def test_wrong_number_shape_or_dtype_is_refused_with_expected_and_found(
 
 def raw(folder: Path) -> DatasetURI:
     return DatasetURI(f"{folder}/pets-0123456789ab")
-
-
-def test_parts_are_written_by_the_thread_that_a_deadline_interrupts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_file, threads = commits.write_file, []
-
-    def noted(*arguments: Any, **keywords: Any) -> manifest.File:
-        threads.append(threading.current_thread())
-        return write_file(*arguments, **keywords)
-
-    monkeypatch.setattr(commits, "write_file", noted)
-    split = Split(name="train", images=np.zeros((9, 28, 28, 1), np.uint8), labels=np.arange(9))
-    listed = write_split(sources.load("mnist"), raw(tmp_path), split)
-    assert [file.rows for file in listed] == [2, 2, 2, 3]
-    assert threads == [threading.main_thread()] * 4
 
 
 def test_rows_are_read_one_part_at_a_time(tmp_path: Path) -> None:
