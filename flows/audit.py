@@ -25,10 +25,10 @@ def flow_of(request: AuditRequest) -> Flow[..., Any]:
         plan = request.plan
         with (
             using(plan.root, request.uses) as stages,
-            session(wanted=request.needs_ray, workers=plan.workers) as runner,
+            session(wanted=request.needs_ray, workers=plan.train.workers) as runner,
         ):
             if not request.is_done:
-                files = download(plan.files, plan.weights, request.download, plan.timeouts)
+                files = download(plan.files, plan.train.weights, request.download, plan.timeouts)
                 raw = ingest(files, plan.raw, unvisited(plan.ingest), plan.timeouts, runner)
                 for fold in request.folds:
                     prepared = preprocess(raw, fold.prepared, fold.preprocess, plan.timeouts, runner)

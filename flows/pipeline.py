@@ -69,9 +69,9 @@ def run(plan: Plan) -> Any:
     """Carry out `plan`, one line per task, and return the run's outcome."""
     with (
         using(plan.root, plan.uses) as stages,
-        session(wanted=plan.needs_ray, workers=plan.workers) as runner,
+        session(wanted=plan.needs_ray, workers=plan.train.workers) as runner,
     ):
-        files = download(plan.files, plan.weights, plan.download, plan.timeouts)
+        files = download(plan.files, plan.train.weights, plan.download, plan.timeouts)
         raw = ingest(files, plan.raw, unvisited(plan.ingest), plan.timeouts, runner)
         prepared = preprocess(raw, plan.prepared, plan.preprocess, plan.timeouts, runner)
         checkpoint = train(prepared, plan.checkpoint, plan.train, plan.timeouts, runner)

@@ -20,14 +20,5 @@ def train(
     parents |= {"weights": parameters.weights} if parameters.weights else {}
     with stage("train", checkpoint, parents=parents) as current:
         if not current.reused:
-            spec = TrainSpec(
-                source=prepared,
-                initial=parameters.initial,
-                weights=parameters.weights,
-                recipe=parameters.recipe,
-                parameters=parameters.values,
-                workers=parameters.workers,
-                **timeouts.of_job(checkpoint),
-            )
-            runner.run("train", spec)
+            runner.run("train", TrainSpec(source=prepared, **vars(parameters), **timeouts.of_job(checkpoint)))
     return checkpoint

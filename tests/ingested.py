@@ -16,7 +16,7 @@ from tasks.train import train
 
 def ingested(plan: Plan, runner: Runner | None = None) -> DatasetURI:
     """Download and ingest what `plan` asks for."""
-    files = download.fn(plan.files, plan.weights, plan.download, plan.timeouts)
+    files = download.fn(plan.files, plan.train.weights, plan.download, plan.timeouts)
     return ingest.fn(files, plan.raw, plan.ingest, plan.timeouts, runner or InProcessRunner())
 
 

@@ -79,13 +79,14 @@ def checked(pictures: Path, tmp_path: Path, *words: str) -> Plan:
 def test_bytes_of_a_file_name_the_model_and_its_path_does_not(make: Make, weights: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copy(weights, tmp_path / "copy.safetensors"))
     original, moved = (make(model=lite0.MODEL, start=str(path)) for path in (weights, copy))
-    assert original.weights and (original.weights, original.checkpoint) == (moved.weights, moved.checkpoint)
+    assert original.train.weights and original.train.weights == moved.train.weights
+    assert original.checkpoint == moved.checkpoint
     safetensors.torch.save_file(
         {name: 2 * tensor.contiguous() for name, tensor in pretrained.read_published(lite0.MODEL).items()}, copy
     )
     other = make(model=lite0.MODEL, start=str(copy))
-    assert other.weights != original.weights and other.checkpoint != original.checkpoint
-    assert other.weights in other.uses and other.prepared == original.prepared
+    assert other.train.weights != original.train.weights and other.checkpoint != original.checkpoint
+    assert other.train.weights in other.uses and other.prepared == original.prepared
 
 
 def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
@@ -98,24 +99,24 @@ def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
     stem = "conv_stem.weight"
     assert torch.allclose(model.backbone.state_dict()[stem], pretrained.read_published(lite0.MODEL)[stem])
     assert model.backbone.state_dict()["classifier.weight"].shape[0] == len(meta.model["classes"]) == 3
-    assert manifest.load(plan.checkpoint).parent("weights", of=plan.checkpoint) == plan.weights
-    assert plan.weights and meta.model["mean"] == [127.5] * 3
+    assert manifest.load(plan.checkpoint).parent("weights", of=plan.checkpoint) == plan.train.weights
+    assert plan.train.weights and meta.model["mean"] == [127.5] * 3
     assert main(["lineage", plan.checkpoint]) == 0
     assert hashlib.sha256(weights.read_bytes()).hexdigest() in capsys.readouterr().out
-    shutil.rmtree(plan.weights)
+    shutil.rmtree(plan.train.weights)
     assert make(**settings).download.weights is None, "a model that is there is not made again"
 
 
 def test_default_starts_from_the_weights_of_a_package_which_are_stored_once(make: Make, pictures: Path) -> None:
     plan = make()
     assert plan.recipe.training.start == recipes.Pretrained() and plan.recipe.model == lite0.MODEL
-    assert plan.files is None and plan.weights and plan.weights.parent.name == "downloads"
-    download.fn(plan.files, plan.weights, plan.download, plan.timeouts)
-    (file,) = manifest.verify(plan.weights).files
+    assert plan.files is None and plan.train.weights and plan.train.weights.parent.name == "downloads"
+    download.fn(plan.files, plan.train.weights, plan.download, plan.timeouts)
+    (file,) = manifest.verify(plan.train.weights).files
     assert file.path == f"tf_efficientnet_lite0-{file.sha256[:12]}.safetensors"
-    stored = safetensors.torch.load_file(Path(plan.weights, file.path))
+    stored = safetensors.torch.load_file(Path(plan.train.weights, file.path))
     assert all(torch.equal(stored[name], tensor) for name, tensor in pretrained.read_published(lite0.MODEL).items())
-    assert make().weights == plan.weights
+    assert make().train.weights == plan.train.weights
 
 
 def test_weights_that_cannot_be_downloaded_are_refused_by_the_command_line(

@@ -78,8 +78,8 @@ def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     for name, line in zip(("classes", "labels"), data_summary.of_plan(plan), strict=True):
         tell(name, line)
     if options.check:
-        if plan.user_images:
-            tell("images", image_check.check_images(plan, plan.user_images))
+        if plan.ingest.user_images:
+            tell("images", image_check.check_images(plan))
         fields = recipes.flat(plan.recipe.to_dict())
         settings = runs.changes_as_text({name: fields[name] for name in recipes.names() if name in fields})
         tell("recipe", "\n".join(textwrap.wrap(settings, _WIDTH)))
@@ -132,12 +132,12 @@ def _find_data(plan: "Plan") -> str:
     from tasks.learning import downloading, pretrained
 
     weights = plan.download.weights
-    if weights and weights.files[0].model and not (plan.weights and manifest.is_committed(plan.weights)):
+    if weights and weights.files[0].model and not (plan.train.weights and manifest.is_committed(plan.train.weights)):
         try:
             pretrained.read_published(weights.files[0].model)  # timm downloads into its cache
         except downloading.DownloadFailed as error:
             raise ValueError(str(error)) from None
-    if images := plan.user_images:
+    if images := plan.ingest.user_images:
         return "\n".join([f"{len(images.files):,} files in {images.uri}", *map(str, images.left_out), *images.notes])
     if results := [uri for uri in (plan.raw, plan.files) if uri and manifest.is_committed(uri)]:
         return f"{results[0]} exists"
@@ -149,9 +149,9 @@ def _find_data(plan: "Plan") -> str:
 
 def describe_run(plan: "Plan") -> str:
     """Describe a run: the stages to do."""
-    is_read = plan.data is not None or manifest.is_committed(plan.raw)
+    is_read = plan.download.source is None or manifest.is_committed(plan.raw)
     results: list[tuple[str, URI | None]] = [
-        ("download weights", plan.weights if plan.download.weights else None),
+        ("download weights", plan.train.weights if plan.download.weights else None),
         ("download", None if is_read else plan.files),
         ("ingest", plan.raw),
         ("preprocess", plan.prepared),

@@ -51,7 +51,7 @@ def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
     name = plan.checkpoint.name.rpartition("-")[0]
     audit = result_of(kinds.AUDIT, plan.root, name=name, parents=predictions, parameters={})
     is_downloaded = not stored or not any(is_needed(stored, child=fold.checkpoint) for fold in planned)
-    uses: list[URI | None] = [plan.files, plan.raw, plan.weights, audit]
+    uses: list[URI | None] = [plan.files, plan.raw, plan.train.weights, audit]
     uses += [uri for fold in planned for uri in (fold.prepared, fold.checkpoint, fold.predictions)]
     is_done = manifest.is_committed(audit)
     return AuditRequest(
@@ -71,6 +71,6 @@ def _fold(plan: Plan, stored: URI | None, number: int, folds: int) -> Fold:
     data_name, name = (uri.name.rpartition("-")[0] for uri in (plan.prepared, plan.checkpoint))
     prepared = result_of(kinds.PREPARED, plan.root, name=data_name, parents=[plan.raw], parameters=values)
     parents: list[URI] = [prepared, *([stored] if stored else [])]
-    checkpoint = result_of(kinds.CHECKPOINT, plan.root, name=name, parents=parents, parameters=plan.train.values)
+    checkpoint = result_of(kinds.CHECKPOINT, plan.root, name=name, parents=parents, parameters=plan.train.parameters)
     predictions = predictions_of(plan.root, checkpoint, prepared, split="test")
     return Fold(prepared, values, checkpoint, predictions, plan.predict)

@@ -36,8 +36,8 @@ def of_plan(plan: Plan) -> tuple[str, str]:
     if manifest.is_committed(plan.raw):
         raw = manifest.load(plan.raw)
         return of_counts(raw.statistics["class_counts"]), raw.statistics.get("labels") or _PUBLISHED
-    if plan.user_images is not None:
-        return of_user_images(plan.user_images)
+    if plan.ingest.user_images is not None:
+        return of_user_images(plan.ingest.user_images)
     assert plan.download.source is not None
     classes = plan.download.source.classes
     names = ", ".join(classes[:_SHOWN])

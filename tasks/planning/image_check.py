@@ -23,11 +23,13 @@ Row = tuple[str, int | None, URI | bytes | None]
 """Name of an image; the class that it is a training row of, None if unknown; its file, or what Parquet has of it."""
 
 
-def check_images(plan: Plan, data: UserImages, *, limit_s: float = _LIMIT_S) -> str:
-    """Decode `data` for `limit_s` seconds, small classes first; say how many images, and which cannot be read.
+def check_images(plan: Plan, *, limit_s: float = _LIMIT_S) -> str:
+    """Decode the user's images for `limit_s` seconds, small classes first; say how many, and which cannot be read.
 
     Raises `ValueError` for more unreadable images than the run may leave out, or a class without readable ones.
     """
+    data = plan.ingest.user_images
+    assert data is not None
     if manifest.is_committed(plan.raw) or (data.uri.is_s3 and data.kind == "parquet"):
         return "decoded by the run, or by an earlier one"
     spec = IngestSpec(source=data.uri, kind=data.kind, parameters=plan.ingest.values, **plan.timeouts.of_job(plan.raw))

@@ -51,7 +51,7 @@ def check_training(plan: Plan) -> None:
             f"batch_size must be at most the number of training rows, {most:,}, got {batch_size}; use a "
             "smaller --set batch_size"
         )
-    is_local = plan.workers == 0 or not os.environ.get("RAY_ADDRESS")
+    is_local = plan.train.workers == 0 or not os.environ.get("RAY_ADDRESS")
     if plan.recipe.training.compile and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
         devices.check_compiler(where="this machine")
     check_start(plan)
@@ -88,8 +88,8 @@ def _num_train_rows(plan: Plan) -> int | None:
     """Return the most training rows that there may be; None until the data is read."""
     if manifest.is_committed(plan.raw):
         return sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
-    if plan.user_images is not None and plan.user_images.kind == "images":
-        return sum(file.split != "test" for file in plan.user_images.files)
+    if plan.ingest.user_images is not None and plan.ingest.user_images.kind == "images":
+        return sum(file.split != "test" for file in plan.ingest.user_images.files)
     return None
 
 
@@ -104,7 +104,7 @@ def check_model(plan: Plan) -> str:
             file and line.
     """
     recipe = plan.recipe
-    if os.environ.get("RAY_ADDRESS") and plan.workers != 0:
+    if os.environ.get("RAY_ADDRESS") and plan.train.workers != 0:
         return f"{recipe.model}, built only on the cluster's nodes, which have packages of their own"
     try:
         num_weights = _try(plan, rows=0 if recipe.resources.device != "cpu" and machine.gpus() else 2)
@@ -142,7 +142,7 @@ def _build(plan: Plan) -> "Classifier":
     )
     # Another folder: a path relative to this one would not be found by workers.
     with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors():
-        model = Classifier(spec, pretrained=plan.train.initial is None and plan.weights is None)
+        model = Classifier(spec, pretrained=plan.train.initial is None and plan.train.weights is None)
     training = plan.recipe.training
     if training.freeze_epochs or training.backbone_lr_scale != 1 or training.start.kind == "pretrained":
         head_of(model.backbone)

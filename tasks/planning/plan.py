@@ -63,14 +63,14 @@ class TrainParameters:
     """Parameters of the task `train`."""
 
     recipe: Recipe
-    values: dict[str, Any]
+    parameters: dict[str, Any]
     """Values that determine the weights besides the prepared dataset and the initial weights."""
-    initial: CheckpointURI | None = None
+    initial: CheckpointURI | None
     """Warm start: the champion whose weights training begins with."""
-    weights: FilesURI | None = None
-    """File of initial weights; with neither, training begins with random ones."""
-    workers: Workers = None
-    """Number of workers as requested."""
+    weights: FilesURI | None
+    """File of initial weights, published or the user's own; with neither, training begins with random ones."""
+    workers: Workers
+    """Workers as requested; None: chosen by GPUs, batch size and nodes (`scaling.resolve`); 0: no Ray."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,19 +123,10 @@ class Plan:
 
     root: Root
     recipe: Recipe
-    workers: Workers
-    """Training workers as requested; None: chosen by GPUs, batch size and nodes (`scaling.resolve`); 0: no Ray."""
     needs_ray: bool
     """Whether a stage that runs on Ray has no committed result, including predictions of the rival."""
     registered_model: str
     """Registered model to compete for."""
-    register_as: str | None
-    """The registered model that the user named; None: the default one of the data."""
-
-    user_images: UserImages | None
-    """The user's images; None for a source's files and for an existing raw dataset."""
-    data: URI | None
-    """URI from `--data`; None if the recipe's source is downloaded."""
     image_shape: tuple[int, int, int] | None
     """Height, width and channels; None until the images are read."""
     classes: tuple[str, ...] | None
@@ -147,8 +138,6 @@ class Plan:
     """The raw dataset: the images in Parquet, not yet checked."""
     prepared: DatasetURI
     """The prepared dataset: checked, split and shuffled; named after the raw one, so that recipes share it."""
-    weights: FilesURI | None
-    """File of initial weights, published or the user's own; with neither, training begins with random ones."""
     checkpoint: CheckpointURI
     """The model of the best epoch."""
     predictions: PredictionsURI

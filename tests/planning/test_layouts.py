@@ -86,7 +86,7 @@ def check(root: Root, meant: Meant, *settings: str) -> None:
     found = rows(ingested(plan))
     classes = {path: name for path, (_, name) in used.items()}
     assert {path: name for path, (_, name) in found.items()} == classes
-    data = plan.user_images
+    data = plan.ingest.user_images
     assert data is not None and list(data.classes) == class_names.in_order(set(classes.values()))
     if data.test_fraction is None:
         assert found == used
@@ -186,11 +186,11 @@ def test_parquet_has_the_labels_of_its_column(local: Root, layout: str) -> None:
     source = "column label"
     write_parquet(local.child("photos"), *PARQUET[layout])
     plan = planned(local, local.child("photos"))
-    assert plan.user_images and image_check.check_images(plan, plan.user_images) == "12 of 12 images decoded"
+    assert plan.ingest.user_images and image_check.check_images(plan) == "12 of 12 images decoded"
     raw = ingested(plan)
     for split in ("train", "test"):
         assert tables.read_split(raw, split)["label"].to_pylist() == [0, 0, 1, 1, 2, 2]
-    before = data_summary.of_user_images(plan.user_images)
+    before = data_summary.of_user_images(plan.ingest.user_images)
     assert before == ("3 classes, rows in train + test: cat 2 + 2, dog 2 + 2, owl 2 + 2", source)
     assert list(data_summary.of_raw(manifest.load(raw))) == [before[0], f"labels: {source}"]
 
@@ -198,7 +198,7 @@ def test_parquet_has_the_labels_of_its_column(local: Root, layout: str) -> None:
 def test_check_on_s3_names_the_column_of_labels_and_leaves_the_counting_to_the_run(s3: Server) -> None:
     root = Root(f"s3://{s3.bucket}/tables")
     write_parquet(root.child("photos"), *PARQUET["words"])
-    data = planned(root, root.child("photos")).user_images
+    data = planned(root, root.child("photos")).ingest.user_images
     assert data and data_summary.of_user_images(data) == (
         "counted by the run, which reads the labels of 6 files",
         "column label",

@@ -255,4 +255,4 @@ def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(
     part = make(tmp_path)
     assert part.prepared == whole.prepared
     assert part.checkpoint != whole.checkpoint, "sums over one thread are not those over two"
-    assert part.train.values == whole.train.values | {"cores": 1}
+    assert part.train.parameters == whole.train.parameters | {"cores": 1}

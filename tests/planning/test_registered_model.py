@@ -33,7 +33,8 @@ def make(root: Root, data: Path | str, *settings: str, **more: Any) -> Plan:
 
 def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
     """The raw dataset of a plan, of two rows that nobody reads."""
-    assert made.user_images is not None
+    images = made.ingest.user_images
+    assert images is not None
     listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
     commits.commit(
         made.raw,
@@ -45,7 +46,7 @@ def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
             "columns": {},
             "metadata": {"shape": "[128, 128, 3]", "dtype": "uint8", "classes": json.dumps(classes)},
         },
-        statistics={"sources": [{"name": "3 files", "sha256": made.user_images.digest, "url": made.user_images.uri}]},
+        statistics={"sources": [{"name": "3 files", "sha256": images.digest, "url": images.uri}]},
     )
     return made.raw
 
