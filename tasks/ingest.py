@@ -11,10 +11,9 @@ from storage.uri import DatasetURI, FilesURI
 from tasks.jobs.ingest import user_files
 from tasks.jobs.preprocess import data_problems
 from tasks.jobs.spec import IngestSpec, scratch_of
-from tasks.learning import images
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
-from tasks.planning import data_summary, warm_start
+from tasks.planning import data_summary
 from tasks.planning.plan import IngestParameters, Timeouts
 from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault
 
@@ -42,13 +41,8 @@ def ingest(
             chosen = runner if is_large else InProcessRunner()
             values = {"parameters": parameters.values, **_origin(files, raw, parameters)}
             chosen.run("ingest", IngestSpec(**values, **timeouts.of_job(raw)))
-        recorded = manifest.load(raw)
-        if parameters.registered_model is not None:
-            if not current.reused:  # the classes of Parquet data are only known now
-                metadata = recorded.columns["metadata"]
-                images_now: Any = {"image_shape": images.shape_of(metadata), "classes": images.classes_of(metadata)}
-                warm_start.check_comparable(reference.root_of(raw), parameters.registered_model, **images_now)
-            for line in data_summary.of_raw(recorded):
+        if "classes" not in parameters.values:  # else images that are only predicted
+            for line in data_summary.of_raw(manifest.load(raw)):
                 logger().info(line)
     return raw
 

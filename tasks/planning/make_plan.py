@@ -175,7 +175,6 @@ def _plan(
             source=data.source,
             source_name=recipe.data.source,
             user_images=data.user_images,
-            registered_model=registered_model,
         ),
         preprocess=preprocess,
         train=TrainParameters(recipe=recipe, parameters=values, initial=initial, weights=stored, workers=workers),

@@ -54,8 +54,6 @@ class IngestParameters:
     """The source as a recipe names it."""
     user_images: UserImages | None = None
     """The user's images; None for a source's files."""
-    registered_model: str | None = None
-    """Registered model whose champion must be comparable on these images; None: there is nothing to compare."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
