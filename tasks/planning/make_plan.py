@@ -73,8 +73,7 @@ def make_plan(
             plan = next(plan for plan in plans if plan.checkpoint.fingerprint not in judged)
         else:
             plan = plan_once(refresh=0)
-        warm_start.check_comparable(root, plan.registered_model, image_shape=plan.image_shape, classes=plan.classes)
-        model_check.check_rival_code(plan)
+        model_check.check_rival(plan)
         return plan
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _LONGEST_SIDE = 512
 """Pixels; larger images take too long to try."""
+_SHOWN = 10
+"""Class names in an error, at most."""
 
 
 def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
@@ -34,11 +36,29 @@ def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
             raise ValueError(f"{option}: {checkpoint}: {error}; {undo}") from None
 
 
-def check_rival_code(plan: Plan) -> None:
-    """Raise `ValueError` if the champion that the new model will be compared with cannot be loaded."""
-    with contextlib.suppress(FileNotFoundError, manifest.Damaged):  # the gate reports it
-        if plan.rival and not manifest.is_committed(predictions_of(plan.root, plan.rival, plan.prepared, split="test")):
-            check_code(plan.rival, option=f"--register-as: the champion of {plan.registered_model!r}")
+def check_rival(plan: Plan) -> None:
+    """Raise `ValueError` if the champion cannot predict the test rows: code missing, other shape, or no common class.
+
+    Skips what is not known yet, and a champion that does not exist. The gate leaves out rows that it was trained on.
+    """
+    if not plan.rival or manifest.is_committed(predictions_of(plan.root, plan.rival, plan.prepared, split="test")):
+        return
+    champion = f"--register-as: the champion of {plan.registered_model!r}"
+    with contextlib.suppress(FileNotFoundError, KeyError, manifest.Damaged):  # the gate reports it
+        check_code(plan.rival, option=champion)
+        model, shape, classes = manifest.load(plan.rival).statistics["model"], plan.image_shape, plan.classes
+        reason = ""
+        if shape is not None and list(model["image_shape"]) != list(shape):
+            expected, actual = (" x ".join(map(str, sides)) for sides in (model["image_shape"], shape))
+            reason = f"expects images of {expected}, but this data has {actual}"
+        elif classes is not None and not set(classes) & set(model["classes"]):
+            expected, actual = (", ".join(list(names)[:_SHOWN]) for names in (model["classes"], classes))
+            reason = f"knows none of the classes of this data: it knows {expected}, the data has {actual}"
+        if reason:
+            raise ValueError(
+                f"{champion}, {plan.rival}, {reason}; choose another registered model for this data with "
+                "--register-as NAME"
+            )
 
 
 def check_training(plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Where training starts: a file of weights, or a champion; and is the current champion comparable on this data?"""
+"""Where training starts: a file of weights, or a champion."""
 
 import contextlib
 import functools
@@ -8,14 +8,11 @@ from typing import Any
 
 from storage import access, files, manifest, registry, s3
 from storage.files import Entry
-from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, parse_root
 from tasks.learning import models
 from tasks.learning.initial_weights import Champion, start_to_text
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Download, SourceFile
-
-_SHOWN = 10  # class names in an error, at most
 
 
 def initial_weights(recipe: Recipe) -> Download | None:
@@ -105,31 +102,3 @@ def split_of(recipe: Recipe) -> dict[str, Any]:
     """Return what decides whether a row is a validation row, as prepared datasets and checkpoints record it."""
     split = {name: getattr(recipe.split, name) for name in ("split_seed", "validation_fraction", "group")}
     return split | {"store": recipe.data.store}  # a row's split depends on its stored bytes
-
-
-def check_comparable(
-    root: Root, registered_model: str, *, image_shape: tuple[int, ...] | None, classes: tuple[str, ...] | None
-) -> None:
-    """Raise `ValueError` if the champion cannot be evaluated on these images: other shape, or no class in common.
-
-    Skips what is None, and a champion that does not exist. The gate leaves out test rows that it was trained on.
-    """
-    champion = registry.champion(root, registered_model)
-    try:
-        model = manifest.load(champion).statistics.get("model") if champion else None
-    except (FileNotFoundError, ValueError, Damaged):  # the gate reports it
-        return
-    if model is None:
-        return
-    reason = ""
-    if image_shape is not None and list(model["image_shape"]) != list(image_shape):
-        expected, actual = (" x ".join(map(str, shape)) for shape in (model["image_shape"], image_shape))
-        reason = f"expects images of {expected}, but this data has {actual}"
-    elif classes is not None and not set(classes) & set(model["classes"]):
-        expected, actual = (", ".join(list(names)[:_SHOWN]) for names in (model["classes"], classes))
-        reason = f"knows none of the classes of this data: it knows {expected}, the data has {actual}"
-    if reason:
-        raise ValueError(
-            f"--register-as: the champion of {registered_model!r}, {champion}, {reason}; choose another registered "
-            "model for this data with --register-as NAME"
-        )
