@@ -220,12 +220,9 @@ def chosen_confidence(coverage: Sequence[Mapping[str, Any]]) -> tuple[float, Map
 
 
 def accuracy_interval(metrics: Mapping[str, float]) -> str:
-    """Format the 95 % interval of the test accuracy with as many decimals as its width justifies: `0.938 to 1`."""
+    """Format the 95 % interval of the test accuracy: `0.9379 to 1.0000`."""
     low, high = wilson(metrics["test_accuracy"], int(metrics["num_rows"]))
-    digits = 1 + math.ceil(-math.log10(high - low))
-    return " to ".join(
-        f"{bound:.{digits}f}" if 0 < round(bound, 9) < 1 else f"{abs(bound):.0f}" for bound in (low, high)
-    )
+    return f"{abs(low):.4f} to {high:.4f}"  # a share of 0 gives -1e-17
 
 
 def seconds(value: float) -> str:

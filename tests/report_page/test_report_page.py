@@ -17,7 +17,7 @@ from tasks.comparing.data import SORTS
 from tasks.jobs.preprocess import near_duplicates
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import metrics, slices
-from tasks.report_page import LineageStep, Picture, ReportData, accuracy_interval, chosen_confidence, render, share
+from tasks.report_page import LineageStep, Picture, ReportData, chosen_confidence, render, share
 
 HOSTILE = '"><script>alert(1)</script><img src="https://evil.example/x.png"> & \'$x^2$'
 DIGITS = tuple("0123456789")
@@ -267,7 +267,7 @@ def test_figures_on_the_page_are_those_given(usual: str) -> None:
             " ★", ""
         )
     assert "quarantined: 2: label out of range 1: empty" in text
-    assert "95 % interval (Wilson): 0.9" in text
+    assert re.search(r"95 % interval \(Wilson\): 0\.9\d{3} to 0\.9\d{3}", text)
     for value in (
         "0.002",
         "--set epochs=5",
@@ -309,16 +309,6 @@ def test_few_rows_prove_less_and_fewer_than_a_hundred_nothing(
 @pytest.mark.parametrize(("value", "shown"), [(1, "1.0000"), (0.999951, ">0.9999"), (0.99994, "0.9999"), (0, "0.0000")])
 def test_share_below_one_is_never_shown_as_all(value: float, shown: str) -> None:
     assert share(float(value)) == shown
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "rows", "shown"),
-    [(1.0, 58, "0.938 to 1"), (0.0, 58, "0 to 0.062"), (0.9931, 10_000, "0.9913 to 0.9945"), (0.5, 2, "0.09 to 0.91")],
-)
-def test_accuracy_has_its_interval_with_as_many_decimals_as_the_rows_justify(
-    accuracy: float, rows: int, shown: str
-) -> None:
-    assert accuracy_interval({"test_accuracy": accuracy, "num_rows": rows}) == shown
 
 
 def test_hostile_names_are_escaped() -> None:
