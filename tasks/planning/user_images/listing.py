@@ -7,12 +7,12 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from storage import files
 from storage.files import Entry
 from storage.terminal import count
 from storage.uri import URI
+from tasks.jobs import dataset_parts
 from tasks.jobs.spec import UserFile
 
 _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif", ".jif")
@@ -38,7 +38,6 @@ _TABLE_LOG = re.compile(r"(?:.*/)?(?:_delta_log/|\.hoodie/|metadata/[^/]*\.metad
 _SHARD = re.compile(r"(?P<name>.*)[-_.](?P<number>\d+)[-_]of[-_](?P<total>\d+)(?!\d)[^/]*\.parquet", re.IGNORECASE)
 _SHOWN = 5
 """Most files named per reason."""
-_AT_ONCE = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,11 +189,7 @@ def _digests(uri: URI, entries: Sequence[Entry], *, option: str) -> list[str]:
     def digest_of(entry: Entry) -> str:
         return _sha256(uri.child(entry.path), entry.size, entry.modified, option)
 
-    digests: list[str] = []
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for start in range(0, len(entries), _AT_ONCE):  # a file that waits in the pool takes a kilobyte
-            digests += pool.map(digest_of, entries[start : start + _AT_ONCE])
-    return digests
+    return list(dataset_parts.in_threads(digest_of, entries, threads=min(8, os.cpu_count() or 1)))
 
 
 @functools.lru_cache(maxsize=2**20)
