@@ -76,15 +76,10 @@ def write_copies(folder: Path, dataset: DatasetURI, names: Mapping[int, str], *,
 
 def _originals(dataset: DatasetURI, ids: list[int], *, split: str) -> Iterator[tuple[int, bytes, str]]:
     """Yield id, content and suffix of each image file of the user's that is still what was ingested."""
-    if (sources := row_tables.table_of(dataset)) is None:
+    if not (raw := row_tables.raw_of(dataset)) or (sources := row_tables.table(*raw)) is None:
         return
-    prepared = manifest.load(dataset)
-    raw = manifest.load(prepared.parent("raw", of=dataset)) if "raw" in prepared.parents else prepared
-    place = URI(raw.statistics["sources"][0]["url"])
-    entries = row_tables.find(sources, split, ids)
-    for id_, path, sha256 in zip(ids, entries["path"], entries["sha256"], strict=True):
-        if path.lower().endswith(".parquet"):
-            continue
+    place = URI(raw[1].statistics["sources"][0]["url"])
+    for id_, path, number, sha256 in zip(ids, *row_tables.files_of(sources, split, ids), strict=True):
         with contextlib.suppress(OSError):  # deleted since
-            if hashlib.sha256(content := files.read(place.child(path))).hexdigest() == sha256:
+            if number is None and hashlib.sha256(content := files.read(place.child(path))).hexdigest() == sha256:
                 yield id_, content, Path(path).suffix

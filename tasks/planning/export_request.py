@@ -32,23 +32,18 @@ def resolve(*, storage: str, model: str) -> ExportRequest:
     prepared = DatasetURI(trained.parent("prepared", of=checkpoint))
     name = checkpoint.name.rpartition("-")[0]
     export = result_of(kinds.EXPORT, root, name=name, parents=[checkpoint, prepared], parameters={})
-    if not manifest.is_committed(export):
-        _check_possible(checkpoint, prepared)
-    return ExportRequest(root=root, checkpoint=checkpoint, prepared=prepared, export=export)
-
-
-def _check_possible(checkpoint: CheckpointURI, prepared: DatasetURI) -> None:
-    try:
-        rows = manifest.load(prepared).split("test")
-    except FileNotFoundError:
+    request = ExportRequest(root=root, checkpoint=checkpoint, prepared=prepared, export=export)
+    if manifest.is_committed(export):
+        return request
+    recorded = manifest.find(prepared)
+    if not recorded or not any(file.rows for file in recorded.split("test")):
         raise ValueError(
-            f"model: an export of {checkpoint} cannot be proven, since {prepared}, whose test rows are needed, was "
-            "deleted; run its pipeline again"
-        ) from None
-    if not any(file.rows for file in rows):
-        raise ValueError(f"model: an export of {checkpoint} cannot be proven, since {prepared} has no test rows")
+            f"model: an export of {checkpoint} cannot be proven, since {prepared} "
+            f"{'has no test rows' if recorded else 'was deleted'}; run its pipeline again"
+        )
     user_code.check_listed()
     model_check.check_code(checkpoint, option="model")
     for name in ("onnx", "onnxruntime", "onnxscript"):
         if importlib.util.find_spec(name) is None:
             raise ValueError(f'export needs {name}: pip install "data-to-model[onnx]"')
+    return request
