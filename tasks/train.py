@@ -3,10 +3,10 @@
 from prefect import task
 
 from storage.uri import URI, CheckpointURI, DatasetURI
-from tasks.jobs.spec import TrainSpec
+from tasks.jobs.spec import TrainParameters, TrainSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.plan import Timeouts, TrainParameters
+from tasks.planning.plan import Timeouts
 from tasks.runners.runner import Runner, retry_on_fault
 
 

@@ -48,10 +48,12 @@ def predict_values(split: str | None, min_confidence: float | None) -> dict[str,
     return {"split": split} | ({} if min_confidence is None else {"min_confidence": min_confidence})
 
 
-class JobSpec(BaseModel):
-    """Base of every job's spec."""
-
+class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class JobSpec(_Frozen):
+    """Base of every job's spec."""
 
     storage: Root
     """Storage root of the target."""
@@ -125,33 +127,43 @@ class PreprocessSpec(JobSpec):
     from 0, and folds."""
 
 
-class TrainSpec(JobSpec):
+class TrainParameters(_Frozen):
+    """Parameters of the task `train`."""
+
+    recipe: Recipe
+    parameters: dict[str, Any]
+    """Values that determine the weights besides the prepared dataset and the initial weights."""
+    initial: CheckpointURI | None = None
+    """Warm start: the champion whose weights training begins with."""
+    weights: FilesURI | None = None
+    """File of initial weights, published or the user's own; with neither, training begins with random ones."""
+    workers: Workers
+    """Workers as requested; None: chosen by GPUs, batch size and nodes (`scaling.resolve`); 0: no Ray."""
+
+
+class TrainSpec(JobSpec, TrainParameters):
     """Train a recipe on a prepared dataset."""
 
     source: DatasetURI
     target: CheckpointURI
-    initial: CheckpointURI | None = None
-    """Checkpoint with the initial weights (warm start)."""
-    weights: FilesURI | None = None
-    """File of initial weights; with neither, they are random."""
-    recipe: Recipe
-    parameters: dict[str, Any]
-    """Parameters that determine the weights; the fingerprint is their hash."""
-    workers: Workers
-    """Number of workers as asked for."""
 
 
-class PredictSpec(JobSpec):
-    """Predict every row of a dataset, or of one of its splits."""
+class PredictParameters(_Frozen):
+    """Parameters of the task `predict`."""
 
-    model: CheckpointURI
-    source: DatasetURI
-    target: PredictionsURI
     split: str | None
     """Split to predict; None: every split."""
     min_confidence: float | None = None
     """Probability below which a row gets no class; None: every row gets one."""
     workers: Workers
-    """Number of workers as asked for."""
+    """Number of workers as requested."""
     needs: Needs = ANY
     """Resources that each worker requires."""
+
+
+class PredictSpec(JobSpec, PredictParameters):
+    """Predict every row of a dataset, or of one of its splits."""
+
+    model: CheckpointURI
+    source: DatasetURI
+    target: PredictionsURI

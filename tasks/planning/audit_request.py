@@ -5,9 +5,10 @@ from typing import Any
 
 from storage import kinds, manifest
 from storage.uri import URI, AuditURI, CheckpointURI, DatasetURI, PredictionsURI
+from tasks.jobs.spec import PredictParameters
 from tasks.planning import warm_start
 from tasks.planning.data_option import find_files, is_needed
-from tasks.planning.plan import DownloadParameters, Plan, PredictParameters
+from tasks.planning.plan import DownloadParameters, Plan
 from tasks.planning.result_uris import predictions_of, result_of
 
 
@@ -43,7 +44,7 @@ def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
     stored = find_files(plan.root, weights) if weights else None
     if is_fast:
         of_run = predictions_of(plan.root, plan.checkpoint, plan.prepared, split="validation")
-        predict = dataclasses.replace(plan.predict, split="validation")
+        predict = plan.predict.model_copy(update={"split": "validation"})
         planned = [Fold(plan.prepared, plan.preprocess, plan.checkpoint, of_run, predict)]
     else:
         planned = [_fold(plan, stored, number, folds) for number in range(folds)]

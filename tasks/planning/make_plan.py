@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from storage import access, champions, kinds, manifest, registry
 from storage.uri import URI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
+from tasks.jobs.spec import PredictParameters, TrainParameters
 from tasks.learning import recipes, sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
@@ -18,11 +19,9 @@ from tasks.planning.plan import (
     DownloadParameters,
     IngestParameters,
     Plan,
-    PredictParameters,
     PromoteParameters,
     ReportParameters,
     Timeouts,
-    TrainParameters,
 )
 from tasks.planning.result_uris import evaluation_of, predictions_of, result_of
 from tasks.promotion import gate

@@ -5,10 +5,10 @@ from typing import Any
 
 from storage import reference
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
+from tasks.jobs.spec import PredictParameters, TrainParameters
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Download, Source
 from tasks.planning.user_images import UserImages
-from tasks.resources.scaling import ANY, Needs, Workers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,35 +54,6 @@ class IngestParameters:
     """The source as a recipe names it."""
     user_images: UserImages | None = None
     """The user's images; None for a source's files."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainParameters:
-    """Parameters of the task `train`."""
-
-    recipe: Recipe
-    parameters: dict[str, Any]
-    """Values that determine the weights besides the prepared dataset and the initial weights."""
-    initial: CheckpointURI | None
-    """Warm start: the champion whose weights training begins with."""
-    weights: FilesURI | None
-    """File of initial weights, published or the user's own; with neither, training begins with random ones."""
-    workers: Workers
-    """Workers as requested; None: chosen by GPUs, batch size and nodes (`scaling.resolve`); 0: no Ray."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PredictParameters:
-    """Parameters of the task `predict`."""
-
-    split: str | None
-    """Split to predict; None: every split."""
-    min_confidence: float | None = None
-    """Probability below which a row gets no class; None: every row gets one."""
-    workers: Workers = None
-    """Number of workers as requested."""
-    needs: Needs = ANY
-    """Resources that each worker requires."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
