@@ -125,13 +125,9 @@ def written(
 
 
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
-    """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be read."""
+    """Write the table of sources and return it with the statistics."""
     columns = {name: [row[at] for piece in done for row in piece["sources"]] for at, name in enumerate(COLUMNS)}
-    num_unreadable = sum(columns["unreadable"])
     named = [name for piece in done for name in piece["unreadable"]][:_SHOWN]
-    if num_unreadable == sum(columns["rows"]):
-        first = next(iter(named), "there are no images")
-        raise ValueError(f"no image in {spec.source} could be read (first: {first}); use files of a supported format")
     sink = io.BytesIO()
     sources = pa.table({name: columns[name] for name in row_tables.SCHEMA.names}, schema=row_tables.SCHEMA)
     pq.write_table(sources, sink, compression="zstd")
@@ -140,7 +136,7 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     statistics = {
         "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
         "left_out": spec.left_out,
-        "unreadable": {"count": num_unreadable, "named": named},
+        "unreadable": {"count": sum(columns["unreadable"]), "named": named},
         "notice": None,
     }
     return [table], statistics

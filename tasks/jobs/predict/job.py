@@ -50,15 +50,9 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
     source = manifest.load(spec.source)
     entries = [file for file in source.split(spec.split) if file.split != "quarantine" and file.rows is not None]
     if not entries:
-        raise ValueError(f"split must be one of {sorted({str(f.split) for f in source.files})}, got {spec.split!r}")
+        raise ValueError(f"there are no rows to predict in {spec.source}")
     trained = manifest.load(spec.model)
     model = trained.statistics["model"]
-    expected, shape = model["image_shape"], images.shape_of(source.columns["metadata"])
-    if tuple(expected) != shape:
-        raise ValueError(
-            f"the dataset's images have shape {shape}, but the model expects {expected}; choose a matching model or "
-            "dataset"
-        )
     named = row_tables.table_of(spec.source) is not None
     total = sum(file.rows or 0 for file in entries)
     files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model["classes"])))
