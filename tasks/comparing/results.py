@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-from storage import kinds, manifest, reference
-from storage.admin import catalog
+from storage import manifest, reference
+from storage.admin import catalog, runs
 from storage.kinds import KINDS, Kind, U
 from storage.manifest import Damaged, Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
@@ -82,9 +82,7 @@ def find(root: Root, word: str, *, option: str) -> Results:
 
 def latest(root: Root) -> Results:
     """Return the results of the run whose report was written last; raise `ValueError` if there is none."""
-    places = [uri for uri, _ in catalog.list_folders(root, [kinds.REPORT.name])]
-    folders = catalog.map_in_threads(lambda uri: catalog.find(uri, with_files=False), places)
-    reports = [folder for folder in folders if folder.manifest]
-    if not reports:
+    rows, _ = runs.of(root)
+    if not rows:
         raise ValueError(f"--storage: {root} has no report of a run; run the pipeline first, or name a result")
-    return Results.of(max(reports, key=lambda folder: folder.created).uri)
+    return Results.of(rows[-1]["uri"])
