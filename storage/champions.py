@@ -172,12 +172,7 @@ def _record_champion(
 
 
 def default_of_raw(raw: Manifest) -> str:
-    """Return the default registered model of a raw dataset: its source's name, or `default_for_user_images`.
-
-    Raises `ValueError` if the manifest does not name the source.
-    """
-    if "data" not in raw.parameters:
-        raise ValueError("does not name the source that it belongs to")
+    """Return the default registered model of a raw dataset: its source's name, or `default_for_user_images`."""
     name, place = str(raw.parameters["data"]), _place(raw)
     return name if place is None else default_for_user_images(name, place)
 
