@@ -104,12 +104,12 @@ def are_user_images(uri: DatasetURI) -> bool:
     if re.search(r"/datasets/(raw|prepared)/[^/]+-[0-9a-f]{12}$", uri):  # if not committed, an unfinished dataset
         return False
     if not uri.is_s3 and os.path.isfile(uri):
-        return user_images.is_image_or_parquet(uri, option="--data")
+        return True
     try:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
         if uri.is_s3 and files.exists(uri):
-            return user_images.is_image_or_parquet(uri, option="--data")
+            return True
         expected = f"{user_images.TO_PREDICT}, or the URI of a dataset"
         raise user_images.nothing_at(uri, option="--data", expected=expected) from None
     return not manifest.is_committed(uri)

@@ -107,7 +107,6 @@ REQUESTS = [
     Bad("predict", "--data"),
     Bad("predict --data {root} --csv {root}", "--csv: must be a file, got the folder ... add a name"),
     Bad("predict --data {root} --csv {nothing}/a.csv", "--csv: the folder {nothing} does not exist"),
-    Bad("predict --data {file} --model {checkpoint}", "--data ... {file} must be an image ... .parquet ... rename it"),
     Bad("predict --data {checkpoint}", "--data ... raw or prepared ... {checkpoint} of kind checkpoint"),
     Bad("predict --data {raw} --split nosuch", "--split ... test ... 'nosuch'"),
     Bad('predict --data ""', "--data must be a folder or s3://bucket/prefix, got an empty value"),

@@ -178,6 +178,7 @@ def test_of_several_champions_the_only_one_of_user_images_is_taken_or_one_has_to
     [
         ("New photos", {"split": "test"}, "--split applies to datasets, got 'test' .*New photos/test"),
         ("texts", {}, r"--data: there are neither images .* in .*texts; expected images.*a\.txt"),
+        ("texts/a.txt", {}, r"--data: there are neither images .* in .*texts; expected images.*a\.txt"),
         ("New photos", {"storage": "{folder}/data", "model": "{model}"}, "--storage must not be below --data"),
     ],
 )

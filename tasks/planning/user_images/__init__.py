@@ -147,10 +147,3 @@ def find_new(uri: URI, *, classes: Sequence[str], option: str = "--data") -> Use
         files=listing.user_files(folder, entries, splits=splits, labels=labels, option=option),
         left_out=folder_listing.left_out(),
     )
-
-
-def is_image_or_parquet(file: URI, *, option: str) -> bool:
-    """Return True for an image or Parquet, by its name; raise `ValueError` for another file."""
-    if not file.lower().endswith((*listing.IMAGES, listing.PARQUET)):
-        raise ValueError(f"{option}: {file} must be an image (.png, .jpg, ...) or .parquet, by its name; rename it")
-    return True
