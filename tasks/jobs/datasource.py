@@ -21,9 +21,6 @@ class _Parts(Datasource):
         super().__init__()
         self._uri, self._slices, self._numbered = uri, list(slices), numbered
 
-    def get_name(self) -> str:
-        return "Parts"
-
     def estimate_inmemory_data_size(self) -> int | None:
         return sum(part.file.size for part in self._slices)
 

@@ -1,5 +1,6 @@
 """Entry point of every Ray job: parse the spec, enforce the deadline, work, report errors."""
 
+import argparse
 import importlib
 import os
 import secrets
@@ -36,14 +37,10 @@ def main(stage: str) -> None:
 
     The process ends with exit code 0, with 1 after a line that describes the error, or with 2 for wrong usage.
     """
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        print(
-            f"usage: python -m tasks.jobs.{stage} SPEC, the path or s3:// URI of a job's {stage}-<SHA-256>.json, which "
-            "a run writes below <root>/runs/ and deletes once the job is done",
-            file=sys.stderr,
-        )
-        raise SystemExit(2)
-    place = sys.argv[1]
+    parser = argparse.ArgumentParser(f"python -m tasks.jobs.{stage}")
+    written = "a run writes it below <root>/runs/ and deletes it once the job is done"
+    parser.add_argument("spec", help=f"path or s3:// URI of a job's {stage}-<SHA-256>.json; {written}")
+    place = parser.parse_args().spec
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
         spec = _SPECS[stage].model_validate_json(read_digested(uri))
