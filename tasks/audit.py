@@ -1,6 +1,6 @@
 """Audit: name the images whose labels are probably wrong, from the predictions of models that did not see them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from prefect import task
 
@@ -18,24 +18,21 @@ def audit(predictions: Sequence[PredictionsURI], target: AuditURI, timeouts: Tim
     parents: dict[str, URI] = dict(zip(kinds.AUDIT.parents, predictions, strict=False))
     with stage("audit", target, parents=parents, timeout_s=timeouts.stage_s) as current:
         if not current.reused:
-            _write(parents, target)
+            read = {role: manifest.load(uri).as_parent(uri) for role, uri in parents.items()}
+            folds = [Fold(uri) for uri in predictions]
+            suspects = find_suspects(folds)
+            content = render(suspects, folds).encode()
+            num_rows, notice = sum(fold.num_rows for fold in folds), folds[0].prepared.statistics["notice"]
+            commits.commit(
+                target,
+                kind="audit",
+                parents=read,
+                parameters={},
+                listed=[
+                    tables.write_part(target, suspects, split="suspects", index=0),
+                    commits.write_file(target, "index.html", content, fixed_name=True),
+                ],
+                schema=tables.describe(suspects.schema),
+                statistics={"rows": num_rows, "notice": notice},
+            )
     return target
-
-
-def _write(predictions: Mapping[str, URI], target: AuditURI) -> None:
-    read = {role: manifest.load(uri) for role, uri in predictions.items()}
-    folds = [Fold(PredictionsURI(uri)) for uri in predictions.values()]
-    suspects = find_suspects(folds)
-    content = render(suspects, folds).encode()
-    commits.commit(
-        target,
-        kind="audit",
-        parents={role: read[role].as_parent(uri) for role, uri in predictions.items()},
-        parameters={},
-        listed=[
-            tables.write_part(target, suspects, split="suspects", index=0),
-            commits.write_file(target, "index.html", content, fixed_name=True),
-        ],
-        schema=tables.describe(suspects.schema),
-        statistics={"rows": sum(fold.num_rows for fold in folds), "notice": folds[0].prepared.statistics["notice"]},
-    )

@@ -148,18 +148,11 @@ def render_runs(root: Root, *, links_to: str) -> bytes:
     `links_to` is the address of the root for the links to reports, with a slash at the end; not quoted.
     """
     rows, damaged = runs.of(root)
+    for row in rows:
+        row["link"] = quote(f"{links_to}{REPORT.folder}/{row['uri'].name}/index.html", safe="/:")
+        row |= {"changed": runs.changes_as_text(row["changes"]), "mark": runs.mark(row)}
     template = environment().get_template("runs.html.j2")
-    return template.render(
-        root_name=root.name,
-        rows=[_shown(row, links_to) for row in reversed(rows)],
-        damaged=damaged,
-        longest_word=0,
-    ).encode()
-
-
-def _shown(row: dict[str, Any], links_to: str) -> dict[str, Any]:
-    link = quote(f"{links_to}{REPORT.folder}/{row['uri'].name}/index.html", safe="/:")
-    return row | {"link": link, "changed": runs.changes_as_text(row["changes"]), "mark": runs.mark(row)}
+    return template.render(root_name=root.name, rows=rows[::-1], damaged=damaged, longest_word=0).encode()
 
 
 def environment(*folders: Path) -> jinja2.Environment:
@@ -172,8 +165,7 @@ def environment(*folders: Path) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"share": share, "number": number, "moment": moment, "seconds": seconds, "png": plots.png}
-    environment.filters |= {"breakable": _breakable, "percent": percent}
-    environment.filters |= {"describe": slices.describe}
+    environment.filters |= {"breakable": _breakable, "percent": percent, "describe": slices.describe}
     return environment
 
 
