@@ -116,6 +116,8 @@ REQUESTS = [
     Bad("predict --data {raw} --model champion:../x", "--model ... registered model ... '../x'"),
     Bad("predict --data {raw} --model {raw}", "--model ... of kind checkpoint ... {raw} of kind raw"),
     Bad("predict --data {raw} --model {own}", "--model ... {own}: my.py:f@0123456789ab ... PIPELINE_USER_CODE to"),
+    Bad("export champion:nosuch", "model: ... has no champion"),
+    Bad("export {prepared}", "model must be of kind checkpoint ... {prepared} of kind prepared"),
     Bad("backfill --recipe mnist-resnet18", "--storage ... no raw dataset of 'mnist'"),
     Bad("backfill nosuch --storage {root}", "version ... mnist-0123456789ac ... 'nosuch'"),
     Bad("backfill --register-as BAD_ --storage {root}", "--register-as ... a-z, 0-9 and '-' ... 'BAD_'"),

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-import storage.__main__
 from flows.cli import app, audit
 from flows.cli.options import AuditOptions
 from storage import files, manifest
@@ -112,18 +111,6 @@ def test_table_copies_and_page_show_the_same_suspects(audited: dict[str, Any], p
     first = audited["suspects"][0]
     page = files.read(URI(audited["uris"]["audit"]).child("index.html")).decode()
     assert page.count("<img ") == len(copies) and f"label {first['given']}, likely {first['likely']}" in page
-
-
-def test_audit_is_a_result_that_every_command_knows(
-    audited: dict[str, Any], place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    uri = audited["uris"]["audit"]
-    for given in (["verify", "--deep", uri], ["show", uri], ["ls", "audit", "--storage", str(place / "root")]):
-        assert storage.__main__.main(given) == 0
-    capsys.readouterr()
-    assert storage.__main__.main(["lineage", uri]) == 0
-    lineage = capsys.readouterr().out
-    assert all(prediction in lineage for prediction in audited["uris"]["predictions"])
 
 
 def test_same_command_finds_the_audit_even_if_its_trainings_were_deleted(

@@ -15,8 +15,6 @@ from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
 from tasks.learning import models
 from tests.jobs import raw
 from tests.learning.training import MORE_MODELS
-from tests.s3 import Server
-from tests.storage.results import promote
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,10 +55,6 @@ def root_of(prepared: DatasetURI) -> Root:
     return Root(prepared.parent.parent.parent)
 
 
-def on_storage(*words: str) -> int:
-    return storage.__main__.main([*words])
-
-
 @pytest.fixture(scope="module")
 def exported(checkpoint: CheckpointURI, prepared: DatasetURI) -> ExportURI:
     assert export(checkpoint, root=root_of(prepared)) == 0
@@ -83,8 +77,8 @@ def test_file_says_what_goes_in_and_out_and_nothing_of_this_machine(
     assert b".py" not in content and str(Path(__file__).parents[2]).encode() not in content
 
 
-def test_export_is_a_result_that_every_command_knows(
-    exported: ExportURI, checkpoint: CheckpointURI, prepared: DatasetURI, capsys: pytest.CaptureFixture[str]
+def test_card_says_how_good_the_model_is_and_how_far_the_file_differs(
+    exported: ExportURI, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = manifest.load(exported)
     assert [file.path for file in made.files] == ["model.onnx", "README.md", "preprocess.py"]
@@ -95,12 +89,7 @@ def test_export_is_a_result_that_every_command_knows(
     facts += [f"{proof['largest_difference']:.1e}", made.parents["checkpoint"].digest]
     assert [fact for fact in facts if fact not in card] == []
     assert str(Path(exported).parents[1]) not in card, "names of results, no paths of this machine"
-    assert on_storage("verify", "--deep", exported) == on_storage("show", exported) == 0
-    capsys.readouterr()
-    assert on_storage("lineage", exported) == 0
-    told = capsys.readouterr().out
-    assert checkpoint in told and prepared in told
-    assert on_storage("ls", "export", "--storage", root_of(prepared)) == 0
+    assert storage.__main__.main(["ls", "export", "--storage", Root(exported.parent.parent)]) == 0
     assert f"{made.statistics['test_accuracy']:.4f}" in capsys.readouterr().out
 
 
@@ -146,39 +135,6 @@ def test_model_whose_export_would_be_wrong_is_not_exported(
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {says}")
     assert not list(tmp_path.glob("exports/*"))
-
-
-def test_champion_is_exported_by_its_name_or_without_one_if_it_is_the_only_one(
-    checkpoint: CheckpointURI, s3: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = Root(f"s3://{s3.bucket}/exported")
-    promote(root, "photos", checkpoint)
-    assert export("champion", root=root) == export("champion:photos", "--json", root=root) == 0
-    out = capsys.readouterr().out
-    assert json.loads(out[out.index("{") :])["uris"]["checkpoint"] == checkpoint
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["champion:nosuch"], "has no champion of 'nosuch'"),
-        (["{prepared}"], "model must be of kind checkpoint"),
-        ([], "MODEL"),
-    ],
-)
-def test_request_that_is_wrong_is_refused_in_one_line(
-    checkpoint: CheckpointURI,
-    prepared: DatasetURI,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    says: str,
-) -> None:
-    words = [word.format(checkpoint=checkpoint, prepared=prepared) for word in words]
-    capsys.readouterr()
-    assert app.main(words=["export", *words, "--storage", str(tmp_path / "root")]) == 2
-    *_, line = capsys.readouterr().err.splitlines()
-    assert says in line
 
 
 def test_without_the_extra_the_line_says_how_to_install_it(
