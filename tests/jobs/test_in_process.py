@@ -12,11 +12,10 @@ import torch
 
 from storage import files, manifest
 from storage.uri import DatasetURI, Root
-from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
-from tasks.learning import loop, training_state, user_code
+from tasks.learning import training_state, user_code
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.modeling import Classifier
 from tests.jobs import raw
@@ -83,15 +82,6 @@ def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is
     _, place, source, kept = str(caught.value).splitlines()
     assert (place, source) == (f"  {file}, line 6, in forward", "    return super().forward(x)")
     assert "torch/nn/modules/linear.py" in Path(kept.removeprefix("  full traceback: ")).read_text()
-
-
-def test_a_deadline_ends_training_where_it_is(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = raw.to_train(Root(str(tmp_path)), prepared).model_copy(update={"deadline_s": 0.5})
-    monkeypatch.setattr(loop.Trainer, "run_epoch", lambda *_, **__: threading.Event().wait(60))
-    with pytest.raises(DeadlineExceeded, match="not done within"):
-        run(spec)
 
 
 def test_a_breakpoint_in_the_model_is_reached_in_the_process_of_the_flow(

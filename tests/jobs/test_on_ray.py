@@ -11,9 +11,8 @@ import ray
 from ray._private.authentication_test_utils import reset_auth_token_state
 from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
 
-from storage import files, manifest
+from storage import manifest
 from storage.uri import URI, DatasetURI, Root
-from tasks.jobs import errors
 from tasks.jobs.backends import ray as on_ray
 from tasks.jobs.backends.ray import RayBackend
 from tasks.jobs.preprocess import job as preprocess
@@ -95,24 +94,3 @@ def test_every_rank_gets_the_batches_that_it_would_read_and_transform_itself(
         ours, alone = (loader(uri, rank=rank, is_on_ray=is_on_ray) for is_on_ray in (True, False))
         assert ours.num_train_rows() == alone.num_train_rows()
         assert epoch(ours, 1 + rank) == epoch(alone, 1 + rank) != epoch(alone, 2 - rank)
-
-
-@pytest.mark.parametrize("stage", ["preprocess", "train"])
-def test_part_that_was_changed_is_refused_by_name(tmp_path: Path, stage: str) -> None:
-    root = Root(str(tmp_path))
-    spec = raw.to_prepare(root, raw.write(root, shape=(2, 2, 1), train=40, test=9))
-    if stage == "train":
-        raw.run(spec)
-    damaged = spec.source if stage == "preprocess" else spec.target
-    file = manifest.load(damaged).split("train")[0]
-    content = bytearray(files.read(damaged.child(file.path)))
-    content[len(content) // 2] ^= 1
-    files.put(damaged.child(file.path), bytes(content))
-    with pytest.raises(Exception) as caught:
-        if stage == "preprocess":
-            preprocess.run(spec, RayBackend(threads=2))
-        else:
-            epoch(loader(damaged, rank=0, is_on_ray=True), 1)
-    cause = errors.root_cause(caught.value)
-    assert type(cause).__name__ == "Damaged"
-    assert "train/part-00000-" in str(cause) and "its content is not what was committed" in str(cause)
