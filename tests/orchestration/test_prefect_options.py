@@ -11,8 +11,7 @@ from prefect import Flow, State, Task
 from prefect.client.schemas.objects import StateType
 
 from flows import pipeline
-from flows.predict import predict
-from tasks.orchestration.prefect_options import name_run, planned, run_name, task_options, unvisited
+from tasks.orchestration.prefect_options import name_run, planned, task_options, unvisited
 from tasks.orchestration.summary import outcome
 
 
@@ -35,13 +34,6 @@ from tasks.orchestration.summary import outcome
 )
 def test_a_run_is_called_by_its_recipe_and_changed_settings(parameters: dict[str, Any], name: str) -> None:
     assert name_run(parameters) == name
-
-
-@pytest.mark.parametrize(
-    "flow", [pipeline.mnist, pipeline.cifar10, pipeline.images, predict], ids=lambda flow: flow.name
-)
-def test_every_flow_names_its_runs(flow: Any) -> None:
-    assert flow.flow_run_name is run_name
 
 
 @pytest.mark.parametrize(

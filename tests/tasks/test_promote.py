@@ -74,14 +74,9 @@ def scene(tmp_path: Path) -> Scene:
     [
         ({}, "ada"),
         (
-            {
-                "FLOW_RUN__ID": "1",
-                "FLOW_RUN__NAME": "cifar10-vit epochs=3",
-                "FLOW_RUN__FLOW_NAME": "cifar10",
-                "DEPLOYMENT__ID": "2",
-                "DEPLOYMENT__NAME": "train",
-            },
-            "deployment cifar10/train, run cifar10-vit epochs=3",
+            {"FLOW_RUN__ID": "1", "FLOW_RUN__NAME": "vit epochs=3", "FLOW_RUN__FLOW_NAME": "cifar10"}
+            | {"DEPLOYMENT__ID": "2", "DEPLOYMENT__NAME": "train"},
+            "deployment cifar10/train, run vit epochs=3",
         ),
     ],
     ids=["no run", "deployment"],
@@ -95,8 +90,7 @@ def test_a_decision_says_when_and_by_whom_it_was_made(
     before = datetime.datetime.now(datetime.UTC)
     made = decide(*scene.model("first", 0.95), scene.plan.promote, scene.plan.timeouts, LocalRunner(wanted=False))
     assert made.decided and before <= made.decided <= datetime.datetime.now(datetime.UTC)
-    assert made.author == author
-    assert scene.decisions() == [made]
+    assert made.author == author and scene.decisions() == [made]
 
 
 @pytest.mark.parametrize(("accuracy", "promoted"), [(0.95, True), (0.9401, True), (0.93, False)])
