@@ -46,12 +46,8 @@ class Results:
 
         add(manifest.load(uri).kind, uri)
         if {"checkpoint", "prepared"} <= manifests.keys():
-            (checkpoint, _), (prepared, _), root = (
-                manifests["checkpoint"],
-                manifests["prepared"],
-                reference.root_of(uri),
-            )
-            add("predictions", predictions_of(root, CheckpointURI(checkpoint), DatasetURI(prepared), split="test"))
+            checkpoint, prepared = CheckpointURI(manifests["checkpoint"][0]), DatasetURI(manifests["prepared"][0])
+            add("predictions", predictions_of(reference.root_of(uri), checkpoint, prepared, split="test"))
         if "predictions" in manifests:
             predictions = PredictionsURI(manifests["predictions"][0])
             add("evaluation", evaluation_of(reference.root_of(predictions), predictions))

@@ -2,9 +2,9 @@
 
 import base64
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tasks.jobs import dataset_parts
 from tasks.jobs.ingest import content_split, user_files
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
@@ -31,11 +31,10 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Read some files and return their SHA-256, and if near duplicates are kept together their thumbnails."""
     batch = [UserFile(*entry) for entry in piece["files"]]
-    with ThreadPoolExecutor(_READERS) as pool:
-        if not _are_grouped(spec):
-            digests = list(pool.map(lambda file: user_files.read(spec, file)[1], batch))
-            return {"sha256": {file.path: digest for file, digest in zip(batch, digests, strict=True)}}
-        read = list(pool.map(lambda file: _image(spec, file), batch))
+    if not _are_grouped(spec):
+        digests = dataset_parts.in_threads(lambda file: user_files.read(spec, file)[1], batch, threads=_READERS)
+        return {"sha256": {file.path: digest for file, digest in zip(batch, digests, strict=True)}}
+    read = list(dataset_parts.in_threads(lambda file: _image(spec, file), batch, threads=_READERS))
     return {
         "sha256": {file.path: facts["sha256"] for file, (_, facts) in zip(batch, read, strict=True)},
         "thumbnails": {
@@ -69,8 +68,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write one part."""
     batch = [UserFile(*entry) for entry in piece["files"]]
-    with ThreadPoolExecutor(_READERS) as pool:
-        rows = list(pool.map(lambda file: _image(spec, file), batch))
+    rows = list(dataset_parts.in_threads(lambda file: _image(spec, file), batch, threads=_READERS))
     decoded, labels = [image for image, _ in rows], [file.label for file in batch]
     place = {"split": piece["split"], "index": piece["part"], "first": piece["first"]}
     parts = user_files.write_part(spec, decoded, labels, classes, **place)
