@@ -52,13 +52,12 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
     answers = np.array([classes.index(name) for name in known])[rows["prediction"].to_numpy()]
     counts = metrics.confusion(labels, answers, num_classes=len(classes))
     summary = metrics.summary(labels, answers, probabilities)
+    untempered = metrics.at_power(probabilities, predicted.statistics["temperature"])
     ids, names = rows["id"].to_numpy(), [there[label] for label in labels]
     is_right, confidence = answers == labels, probabilities.max(1)
     content: dict[str, Any] = {
         "metrics": summary,
-        "untempered": metrics.summary(
-            labels, answers, metrics.at_power(probabilities, predicted.statistics["temperature"])
-        ),
+        "untempered": metrics.summary(labels, answers, untempered),
         "per_class": metrics.per_class(counts, classes),
         "confusion": counts.tolist(),
         "calibration": metrics.calibration(is_right, confidence),

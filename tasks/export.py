@@ -25,11 +25,11 @@ def export(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, n
 
 
 def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI) -> None:
-    read = {"checkpoint": manifest.load(checkpoint), "prepared": manifest.load(prepared)}
+    trained, dataset = manifest.load(checkpoint), manifest.load(prepared)
     reference = Inference(checkpoint, threads=torch.get_num_threads(), device=torch.device("cpu"), precision="fp32")
     model = Model(reference.model, [], precision="fp32").eval().requires_grad_(False)
     content = onnx_file.write(model, {"classes": json.dumps(model.classes), "checkpoint": checkpoint.name})
-    rows = sum(file.rows or 0 for file in read["prepared"].split("test"))
+    rows = sum(file.rows or 0 for file in dataset.split("test"))
     logger().info("comparing the exported file with the model on %s test rows", f"{rows:,}")
     proof = prove(onnx_file.load(content), reference.probabilities, prepared, classes=model.classes)
     texts = {"README.md": card.render(checkpoint, proof)}
@@ -39,15 +39,12 @@ def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI) -
     commits.commit(
         target,
         kind="export",
-        parents={
-            "checkpoint": read["checkpoint"].as_parent(checkpoint),
-            "prepared": read["prepared"].as_parent(prepared),
-        },
+        parents={"checkpoint": trained.as_parent(checkpoint), "prepared": dataset.as_parent(prepared)},
         parameters={},
         listed=[commits.write_file(target, path, content, fixed_name=True) for path, content in files.items()],
         statistics=card.summary(proof)
         | {
-            "notice": read["prepared"].statistics.get("notice"),
+            "notice": dataset.statistics.get("notice"),
             "proof": {"rows": proof.rows, "largest_difference": proof.largest_difference},
         },
     )

@@ -16,8 +16,6 @@ from tasks.promotion import swap_test
 
 COLUMN = "probability_"
 """Prefix of the probability column of a class."""
-_NULLABLE = {pa.int64(): pd.Int64Dtype()}
-"""Type of a column with missing values, which would else become floating-point numbers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,7 +109,8 @@ def read_rows(predictions: PredictionsURI, recorded: Manifest) -> pd.DataFrame:
     columns = ["id", "label", "prediction", "probability"]
     columns += ["file", "row"] if "file" in recorded.columns["columns"] else []
     table = tables.read_split(predictions, "test", columns=columns).sort_by("id")
-    rows: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get).dropna(subset=["label", "prediction"])
+    nullable = {pa.int64(): pd.Int64Dtype()}  # else missing values make floating-point numbers of a column
+    rows: pd.DataFrame = table.to_pandas(types_mapper=nullable.get).dropna(subset=["label", "prediction"])
     for name, classes in (("label", labels), ("prediction", known_classes(predictions, recorded))):
         rows[name] = np.array(classes, object)[rows[name].to_numpy(int)]
     return rows

@@ -141,11 +141,11 @@ class _Compared:
     """Rows that do not count."""
     scores: dict[str, dict[str, float]]
     """The metrics that a gate may use, on the rows that count."""
-    difference: Difference | None
+    difference: Difference | None = None
     """Between the challenger and the champion on the rows that count; none if too few count."""
-    known_difference: Difference | None
+    known_difference: Difference | None = None
     """The same on the rows with a label that the champion's own data had; none if these are all rows or none."""
-    rows: Answers | None
+    rows: Answers | None = None
     """The challenger's predictions on the rows that count; none if they no longer exist, or too few count."""
 
     def score(self, role: str = "challenger") -> float:
@@ -165,18 +165,16 @@ def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, Checkpo
     challenger = answers.get("challenger")
     seen = seen_rows.find(challenger, models)
     scores = {role: {name: values[name] for name in METRICS.values()} for role, values in metrics.items()}
-    difference, known_difference, rows = None, None, None
-    if seen.ids and not seen.lost_classes:
-        answers = {role: rows.without(seen.ids) for role, rows in answers.items()}
-        scores = {}
-    scores |= {role: rows.scores for role, rows in answers.items()}
-    if challenger and not seen.lost_classes:
-        rows = answers["challenger"]
-        if champion := answers.get("champion"):
-            difference = rows.beside(champion, metric=metric)
-            new = seen_rows.find_new_labels(challenger, models["the champion"])
-            if 0 < len((known := rows.without(new)).ids) < len(rows.ids):
-                known_difference = known.beside(champion.without(new), metric=metric)
+    if not challenger or seen.lost_classes:
+        return _Compared(metric=metric, metrics=metrics, seen=seen, scores=scores)
+    answers = {role: rows.without(seen.ids) for role, rows in answers.items()}
+    scores = ({} if seen.ids else scores) | {role: rows.scores for role, rows in answers.items()}
+    rows, difference, known_difference = answers["challenger"], None, None
+    if champion := answers.get("champion"):
+        difference = rows.beside(champion, metric=metric)
+        new = seen_rows.find_new_labels(challenger, models["the champion"])
+        if 0 < len((known := rows.without(new)).ids) < len(rows.ids):
+            known_difference = known.beside(champion.without(new), metric=metric)
     return _Compared(
         metric=metric,
         metrics=metrics,
