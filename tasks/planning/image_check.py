@@ -38,7 +38,12 @@ def check_images(plan: Plan, *, limit_s: float = _LIMIT_S) -> str:
         name, label, place = row
         return name, label, user_files.decoded(files.read(place) if isinstance(place, URI) else place, spec)[1]
 
-    rows, total, learned = _rows(data)
+    learned = Counter(file.label for file in data.files if file.split != "test")
+    if data.kind == "parquet":
+        opened = {file.path: parquet_files.opened(Path(data.uri, file.path)) for file in data.files}
+        rows, total = _parquet_rows(opened), sum(source.file.metadata.num_rows for source in opened.values())
+    else:
+        rows, total = _files(data, learned), len(data.files)
     started, num_decoded = time.monotonic(), 0
     problems: list[str] = []
     for name, label, problem in dataset_parts.in_threads(checked, rows, threads=_THREADS):
@@ -54,15 +59,9 @@ def check_images(plan: Plan, *, limit_s: float = _LIMIT_S) -> str:
     return f"{num_decoded:,} of {total:,} images decoded{left_out}"
 
 
-def _rows(data: UserImages) -> tuple[Iterator[Row], int, Counter[int | None]]:
-    """Return all images, how many there are, and the number of training images of each class."""
-    if data.kind == "parquet":
-        opened = {file.path: parquet_files.opened(Path(data.uri, file.path)) for file in data.files}
-        return _parquet_rows(opened), sum(source.file.metadata.num_rows for source in opened.values()), Counter()
-    learned = Counter(file.label for file in data.files if file.split != "test")
-    listed = sorted(data.files, key=lambda file: (learned[file.label], file.digest))
-    rows = ((file.path, None if file.split == "test" else file.label, data.uri.child(file.path)) for file in listed)
-    return rows, len(listed), learned
+def _files(data: UserImages, learned: Counter[int | None]) -> Iterator[Row]:
+    for file in sorted(data.files, key=lambda file: (learned[file.label], file.digest)):
+        yield file.path, None if file.split == "test" else file.label, data.uri.child(file.path)
 
 
 def _parquet_rows(opened: dict[str, parquet_files.Opened]) -> Iterator[Row]:

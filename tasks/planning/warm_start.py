@@ -1,14 +1,12 @@
 """Where training starts: a file of weights, or a champion."""
 
 import contextlib
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from storage import access, files, manifest, registry, s3
-from storage.files import Entry
-from storage.uri import URI, CheckpointURI, DatasetURI, Root, parse_root
+from storage.uri import CheckpointURI, DatasetURI, Root, parse_root
 from tasks.learning import models
 from tasks.learning.initial_weights import Champion, start_to_text
 from tasks.learning.recipes import Recipe
@@ -33,7 +31,8 @@ def initial_weights(recipe: Recipe) -> Download | None:
             if uri.is_s3:  # a server that does not answer is refused within 10 s; reading would be retried for minutes
                 with contextlib.suppress(OSError):  # keys that may only read one file
                     s3.has_content(uri)
-            digest = _sha256(uri, files.entry(uri))
+            files.entry(uri)  # a pipe is none, whose reading would block
+            digest = files.sha256(uri)
         if digest is None:
             raise ValueError(f"start: there is no file {uri}; give one with --set start=FILE, or use start=random")
         copy = str(uri) if uri.is_s3 else Path(uri).as_uri()
@@ -41,12 +40,6 @@ def initial_weights(recipe: Recipe) -> Download | None:
     else:
         return None
     return Download(name=f"weights-{models.in_names(recipe.model)}"[:50], files=(file,), mirrors=())
-
-
-@functools.cache
-def _sha256(uri: URI, _entry: Entry) -> str:
-    """Return the digest of a file of any size; an unchanged one is read once."""
-    return files.sha256(uri)
 
 
 def initial_checkpoint(
@@ -72,12 +65,8 @@ def initial_checkpoint(
     champion = registry.champion(root, name)
     if champion is None:
         raise ValueError(f"{option}: {root} has no champion of {name!r} yet; omit it the first time")
-    try:
-        trained = manifest.load(champion)
-    except FileNotFoundError:
-        raise ValueError(
-            f"{option}: the champion {champion} does not exist any more; omit it, or restore the champion"
-        ) from None
+    if not (trained := manifest.find(champion)):
+        raise ValueError(f"{option}: the champion {champion} does not exist any more; omit it, or restore the champion")
     before = trained.statistics["model"] | trained.statistics["split"]
     now: dict[str, Any] = {"model": recipe.model}
     if is_own := name == registered_model:

@@ -8,13 +8,6 @@ import numpy as np
 from tasks.jobs.spec import UserFile
 from tasks.learning import thumbnails
 
-_SHA256 = "sha256:"
-
-
-def undigested(listed: Sequence[UserFile]) -> list[UserFile]:
-    """Return the files whose SHA-256 is not listed: S3 lists an ETag, which may differ for the same bytes."""
-    return [file for file in listed if not file.digest.startswith(_SHA256)]
-
 
 def with_splits(listed: Sequence[UserFile], *, fraction: float, sha256: Mapping[str, str]) -> list[UserFile]:
     """Set each file's split by its content alone; other files matter only if a class would be left without training.
@@ -27,7 +20,7 @@ def with_splits(listed: Sequence[UserFile], *, fraction: float, sha256: Mapping[
     split and path. Raises `ValueError` if no file became a test row.
     """
     bound = int(fraction * 2**64)
-    digests = [sha256.get(file.path) or file.digest.removeprefix(_SHA256) for file in listed]
+    digests = [sha256.get(file.path) or file.digest.removeprefix("sha256:") for file in listed]
     highest = {file.label: digest for digest, file in sorted(zip(digests, listed, strict=True))}
     tested = {digest for digest in digests if int(digest[:16], 16) < bound} - set(highest.values())
     if not tested:
