@@ -37,10 +37,9 @@ def ingest(
         elif parameters.source is not None and parameters.source.notice:
             logger().warning("this is %s", parameters.source.notice)
         if not current.reused:
-            is_large = parameters.user_images is not None and parameters.user_images.is_large
-            chosen = runner if is_large else InProcessRunner()
-            values = {"parameters": parameters.values, **_origin(files, raw, parameters)}
-            chosen.run("ingest", IngestSpec(**values, **timeouts.of_job(raw)))
+            chosen = runner if parameters.user_images and parameters.user_images.is_large else InProcessRunner()
+            values = _origin(files, raw, parameters) | timeouts.of_job(raw)
+            chosen.run("ingest", IngestSpec(parameters=parameters.values, **values))
         if "classes" not in parameters.values:  # else images that are only predicted
             for line in data_summary.of_raw(manifest.load(raw)):
                 logger().info(line)

@@ -164,7 +164,7 @@ def environment(*folders: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"share": share, "number": number, "moment": moment, "seconds": seconds, "png": plots.png}
+    environment.filters |= {"share": share, "number": number, "moment": moment, "png": plots.png}
     environment.filters |= {"breakable": _breakable, "percent": percent, "describe": slices.describe}
     return environment
 
@@ -215,11 +215,6 @@ def accuracy_interval(metrics: Mapping[str, float]) -> str:
     """Format the 95 % interval of the test accuracy: `0.9379 to 1.0000`."""
     low, high = wilson(metrics["test_accuracy"], int(metrics["num_rows"]))
     return f"{abs(low):.4f} to {high:.4f}"  # a share of 0 gives -1e-17
-
-
-def seconds(value: float) -> str:
-    """Format seconds with one decimal."""
-    return f"{value:,.1f}\u00a0s"
 
 
 def _covered(coverage: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:

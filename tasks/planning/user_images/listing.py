@@ -107,10 +107,7 @@ def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) ->
         left_out = "".join(f"; {files}" for files in listing.left_out())
         raise ValueError(f"{option}: there are neither images nor Parquet files in {uri}; {layout}{left_out}")
     if listing.parquet and not single:
-        try:
-            _check_complete(listing)
-        except ValueError as error:
-            raise ValueError(f"{option}: {uri}: {error}") from None
+        _check_complete(listing, name=f"{option}: {uri}")
     return listing
 
 
@@ -139,12 +136,12 @@ def not_data(path: str) -> str:
     return "system files" if is_system else ""
 
 
-def _check_complete(listing: Listing) -> None:
+def _check_complete(listing: Listing, *, name: str) -> None:
     """Raise `ValueError` if Parquet files are missing of a numbered set, or some of their rows count as deleted."""
     if logs := sorted(path for paths in listing.skipped.values() for path in paths if _TABLE_LOG.match(path)):
         raise ValueError(
-            f"{logs[0]} is of a Delta Lake, Hudi or Iceberg table, among whose files are deleted and replaced rows; "
-            "export the current rows as Parquet files of their own"
+            f"{name}: {logs[0]} is of a Delta Lake, Hudi or Iceberg table, among whose files are deleted and replaced "
+            "rows; export the current rows as Parquet files of their own"
         )
     shards: defaultdict[tuple[str, int], dict[int, str]] = defaultdict(dict)
     for shard in filter(None, (_SHARD.fullmatch(entry.path) for entry in listing.parquet)):
@@ -152,7 +149,7 @@ def _check_complete(listing: Listing) -> None:
     for (_, total), present in sorted(shards.items()):
         if missing := total - max(sum(first <= number < first + total for number in present) for first in (0, 1)):
             raise ValueError(
-                f"{missing:,} of {total:,} shards are missing beside {next(iter(present.values()))}; add "
+                f"{name}: {missing:,} of {total:,} shards are missing beside {next(iter(present.values()))}; add "
                 "them, or rename the others if they are complete without them"
             )
 
