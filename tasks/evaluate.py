@@ -86,8 +86,8 @@ def read_evaluation(uri: EvaluationURI) -> dict[str, Any]:
 
 
 def _check_rows(uri: PredictionsURI, rows: pd.DataFrame, expected: pd.DataFrame) -> None:
-    predicted, wanted = rows.sort_values("id"), expected.sort_values("id")
-    if not np.array_equal(predicted["id"].to_numpy(), wanted["id"].to_numpy()):
+    predicted, expected = rows.sort_values("id"), expected.sort_values("id")
+    if not np.array_equal(predicted["id"].to_numpy(), expected["id"].to_numpy()):
         doubled = int(rows["id"].duplicated().sum())
         missing = len(set(expected["id"]) - set(rows["id"]))
         raise WrongRows(
@@ -96,5 +96,5 @@ def _check_rows(uri: PredictionsURI, rows: pd.DataFrame, expected: pd.DataFrame)
         )
     if predicted["prediction"].isna().any():
         raise WrongRows(f"{uri} has rows without a predicted class; evaluate predictions without --min-confidence")
-    if not np.array_equal(predicted["label"].to_numpy(), wanted["label"].to_numpy()):
+    if not np.array_equal(predicted["label"].to_numpy(), expected["label"].to_numpy()):
         raise WrongRows(f"{uri} has other labels than the test rows; delete it and run again")

@@ -28,8 +28,6 @@ _SPECS: dict[str, type[JobSpec]] = {
     "train": TrainSpec,
     "predict": PredictSpec,
 }
-_LAST_LINES_S = 0.2
-"""Seconds to wait for the last lines that workers print: Ray collects them ten times a second."""
 
 
 def main(stage: str) -> None:
@@ -71,7 +69,7 @@ def _work_on_ray(spec: JobSpec) -> None:
         missing = "a stage needs 1 CPU, but no node of this cluster has any; add a node"
         scaling.await_nodes([{"CPU": 1}], missing, limit_s=spec.stall_s, on_wait=events.write_line)
     _work(spec, RayBackend(threads=spec.threads))
-    time.sleep(_LAST_LINES_S)
+    time.sleep(0.2)  # for the last lines that workers print: Ray collects them ten times a second
     ray.shutdown()  # else the interpreter does this as it exits, half a second later
 
 
