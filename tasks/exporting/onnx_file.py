@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.export import ExportedProgram
 
 from storage.error_policy import Permanent
 from tasks.learning.inference import Model
@@ -30,31 +29,14 @@ def write(model: Model, facts: Mapping[str, str]) -> bytes:
         model: Exported in fp32, on the CPU, for any number of images.
         facts: Texts that the file carries.
     """
+    import onnx
+
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > _LARGEST:
         raise NotExportable(f"an ONNX file holds at most 2 GiB of weights, got {size / 2**30:.1f}; use a smaller model")
-    return _as_onnx(_captured(model), facts)
-
-
-def load(content: bytes) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the exported model as a function from images to probabilities, on the CPU, without this project's code."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch computes in between
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return lambda images: np.asarray(session.run([OUTPUT], {INPUT: images})[0])
-
-
-def _captured(model: Model) -> ExportedProgram:
     example = torch.zeros(2, *model.image_shape, dtype=torch.uint8)
     with _reasons("its code cannot be traced for any number of images"):
-        return torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-
-
-def _as_onnx(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
-    import onnx
-
+        program = torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     with _reasons("ONNX cannot express its code; use another architecture"):
         names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT]}
         exported = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False, **names)
@@ -68,6 +50,16 @@ def _as_onnx(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.helper.set_model_props(proto, dict(facts))
     return bytes(proto.SerializeToString(deterministic=True))
+
+
+def load(content: bytes) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the exported model as a function from images to probabilities, on the CPU, without this project's code."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch computes in between
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return lambda images: np.asarray(session.run([OUTPUT], {INPUT: images})[0])
 
 
 @contextlib.contextmanager

@@ -54,8 +54,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     @property
     def best_epoch(self) -> int:
         """Epoch with the lowest validation loss of those that have a checkpoint so far, the earliest of equals."""
-        training = self.recipe["training"]
-        return best_epoch(self.metrics, every=training["checkpoint_every"], epochs=training["epochs"])
+        return best_epoch(self.metrics, self.recipe["training"])
 
     @property
     def is_last(self) -> bool:

@@ -101,7 +101,11 @@ def check_reachable(source: Download, more: Sequence[str]) -> None:
 def mirror_address(mirror: str) -> str:
     """Convert the value of `--mirror`, an http(s) address or a folder, to the address of a mirror, ending in `/`."""
     if mirror.startswith(("http://", "https://")):
-        return _web_address(mirror)
+        if not (is_web_address(mirror) and is_public(mirror)):
+            address = redact(mirror)
+            raise ValueError(f"--mirror must be http(s)://host/path/ without credentials or query, got {address!r}")
+        parts = urlsplit(mirror)
+        return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
     path = urllib.request.url2pathname(urlsplit(mirror).path) if mirror.startswith("file:///") else mirror
     if not path or "://" in path:
         raise ValueError(f"--mirror must be an http(s) address or a folder, got {redact(mirror)!r}")
@@ -109,13 +113,6 @@ def mirror_address(mirror: str) -> str:
     if not folder.is_dir():
         raise ValueError(f"--mirror: there is no folder {mirror!r}; choose one that contains the source's files")
     return folder.as_uri() + "/"
-
-
-def _web_address(mirror: str) -> str:
-    if not (is_web_address(mirror) and is_public(mirror)):
-        raise ValueError(f"--mirror must be http(s)://host/path/ without credentials or query, got {redact(mirror)!r}")
-    parts = urlsplit(mirror)
-    return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
 
 
 def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:

@@ -47,32 +47,32 @@ class EpochMetrics:
     """Part of `seconds` spent waiting for the checkpoint of the previous epoch."""
 
 
-def has_checkpoint(epoch: float, *, every: int, epochs: int) -> bool:
-    """Return whether `epoch` has a checkpoint; every `every`-th epoch has one, and the last."""
-    return epoch % every == 0 or epoch == epochs
+TrainingFields = Mapping[str, Any]
+"""TrainingFields of a recipe's group `training`."""
 
 
-def best_epoch(history: Sequence[EpochMetrics], *, every: int = 1, epochs: int = 0) -> int:
-    """Return the epoch with the lowest validation loss, the first of equals, among those with a checkpoint, if any.
+def has_checkpoint(epoch: float, training: TrainingFields) -> bool:
+    """Return whether `epoch` has a checkpoint; every `checkpoint_every`-th epoch has one, and the last."""
+    return bool(epoch % training["checkpoint_every"] == 0 or epoch == training["epochs"])
 
-    Every `every`-th epoch has a checkpoint, and so does the last one, number `epochs`.
-    """
-    kept = [metrics for metrics in history if has_checkpoint(metrics.epoch, every=every, epochs=epochs)] or history
+
+def best_epoch(history: Sequence[EpochMetrics], training: TrainingFields) -> int:
+    """Return the epoch with the lowest validation loss, the first of equals, among those with a checkpoint, if any."""
+    kept = [metrics for metrics in history if has_checkpoint(metrics.epoch, training)] or history
     return int(min(kept, key=lambda metrics: (metrics.validation_loss, metrics.epoch)).epoch)  # a float once stored
 
 
-def is_last(history: Sequence[EpochMetrics], training: Mapping[str, Any]) -> bool:
-    """Return whether `training`, the fields of a recipe's group, ends with the last epoch of `history`.
+def is_last(history: Sequence[EpochMetrics], training: TrainingFields) -> bool:
+    """Return whether `training` ends with the last epoch of `history`.
 
     It is stopped at a checkpoint `early_stop` epochs or more after the best epoch; 0: never. Epochs of the head alone,
     the first `freeze_epochs`, do not count. Only the history decides, so every rank, and a resumed run, stops at the
     same epoch.
     """
-    epoch, epochs, every = len(history), training["epochs"], training["checkpoint_every"]
-    if epoch == epochs or not (training["early_stop"] and epoch and has_checkpoint(epoch, every=every, epochs=epochs)):
-        return bool(epoch == epochs)
-    best = best_epoch(history, every=every, epochs=epochs)
-    return bool(epoch - max(best, training["freeze_epochs"]) >= training["early_stop"])
+    epoch = len(history)
+    if epoch == training["epochs"] or not (training["early_stop"] and epoch and has_checkpoint(epoch, training)):
+        return bool(epoch == training["epochs"])
+    return bool(epoch - max(best_epoch(history, training), training["freeze_epochs"]) >= training["early_stop"])
 
 
 def choose_class_weights(class_weights: str, counts: Sequence[int]) -> list[float] | None:

@@ -9,7 +9,7 @@ from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, choices, train_loop
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import user_code
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch
+from tasks.learning.epoch_metrics import EpochMetrics, TrainingFields, best_epoch
 from tasks.learning.loaders import to_device
 from tasks.resources import devices, machine, scaling
 
@@ -30,7 +30,7 @@ def run(spec: TrainSpec) -> None:
         device=device,
         threads=scaling.threads_here(spec.threads or scaling.cores_here(), sharing=1),
         prepare=lambda batches: (to_device(device, batch) for batch in batches),
-        report=functools.partial(keep_newest_and_best, every=spec.recipe.training.checkpoint_every),
+        report=functools.partial(keep_newest_and_best, training=vars(spec.recipe.training)),
         loader=loader,
     )
     with user_code.wrap_user_errors():
@@ -38,12 +38,9 @@ def run(spec: TrainSpec) -> None:
     attempts.finish(spec, prepared, started=started, loader=loader)
 
 
-def keep_newest_and_best(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
-    """Remove all checkpoints of an attempt but the best one and the newest, which is in `folder`.
-
-    `every` is the number of epochs from one checkpoint to the next.
-    """
-    kept = {folder.name, f"epoch-{best_epoch(history, every=every):04d}"}
+def keep_newest_and_best(folder: URI, history: list[EpochMetrics], *, training: TrainingFields) -> None:
+    """Remove all checkpoints of an attempt but the best one and the newest, which is in `folder`."""
+    kept = {folder.name, f"epoch-{best_epoch(history, training):04d}"}
     for name in files.children(folder.parent):
         if name.startswith("epoch-") and name not in kept:
             files.remove(folder.parent.child(name))

@@ -144,7 +144,7 @@ def _resume(scratch: URI, trainer: Trainer, fields: dict[str, Any], *, trained_o
                 f"resuming after epoch {meta.epoch} on other hardware or versions, which may change the last digits of "
                 f"the result ({'; '.join(meta.hardware)}, now {'; '.join(now)})"
             )
-        note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
+        note = f"done before, resuming from its checkpoint; best so far: epoch {meta.best_epoch}"
         events.progress(EPOCHS, len(history), trainer.recipe.training.epochs, note)
     return history
 
@@ -163,8 +163,8 @@ class Checkpoints:
 
         First waits for the previous one, and raises its error.
         """
-        recipe, epoch = trainer.recipe, history[-1].epoch
-        if has_checkpoint(epoch, every=recipe.training.checkpoint_every, epochs=recipe.training.epochs):
+        epoch = history[-1].epoch
+        if has_checkpoint(epoch, vars(trainer.recipe.training)):
             self.finish()
             self._history = list(history)
             if trainer.rank == 0:
@@ -185,13 +185,10 @@ class Checkpoints:
         return self.attempt.child(f"epoch-{epoch:04d}")
 
 
-def _best(history: list[EpochMetrics], recipe: Recipe) -> int:
-    return best_epoch(history, every=recipe.training.checkpoint_every, epochs=recipe.training.epochs)
-
-
 def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     """Report the latest epoch: its metrics, and whether it is the best so far."""
-    metrics, best, epochs = history[-1], _best(history, trainer.recipe), trainer.recipe.training.epochs
+    metrics, training, epochs = history[-1], vars(trainer.recipe.training), trainer.recipe.training.epochs
+    best = best_epoch(history, training)
     num_images = trainer.steps_per_epoch * trainer.recipe.training.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
     waits = f"waited {metrics.data_wait_s:.1f} s for data, {metrics.checkpoint_wait_s:.1f} s for checkpoints"
@@ -202,7 +199,7 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
         f"best so far{'' if best == metrics.epoch else f': epoch {best}'}"
     )
     events.progress(EPOCHS, metrics.epoch, epochs, note, epoch=metrics.epoch)
-    if is_last(history, vars(trainer.recipe.training)) and metrics.epoch < epochs:
+    if is_last(history, training) and metrics.epoch < epochs:
         why = f"stopped after epoch {metrics.epoch} of {epochs}: no lower validation loss since epoch {best}"
         events.progress(EPOCHS, metrics.epoch, epochs, why, fraction=1.0, epoch=metrics.epoch)
 

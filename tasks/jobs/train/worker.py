@@ -23,7 +23,7 @@ from tasks.jobs.train.choices import Assignment
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
-from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, best_epoch
+from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, TrainingFields, best_epoch
 from tasks.resources import scaling
 
 EXIT_CODE = 86
@@ -76,7 +76,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
         device=device,
         threads=scaling.threads_here(config["threads"], sharing=context.get_local_world_size()),
         prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),  # its rows stay as they are
-        report=functools.partial(report, every=spec.recipe.training.checkpoint_every),
+        report=functools.partial(report, training=vars(spec.recipe.training)),
         loader=loader,
         rows=rows,
         beat=beat,
@@ -84,14 +84,14 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     train_loop.train(spec, prepared, attempt, rank_context)
 
 
-def report(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
+def report(folder: URI, history: list[EpochMetrics], *, training: TrainingFields) -> None:
     """Report the last epoch of `history` to Ray Train, on every rank; rank 0 has written its checkpoint to `folder`.
 
-    The checkpoint stays there, written with the usual retries: an upload by Ray would give up after seconds. Every
-    `every`-th epoch has one. Ray Train keeps those with the highest `choices.SCORE`.
+    The checkpoint stays there, written with the usual retries: an upload by Ray would give up after seconds. Ray Train
+    keeps those with the highest `choices.SCORE`.
     """
     metrics, storage = history[-1], ray.train.get_context().get_storage()
-    is_best = best_epoch(history, every=every, epochs=metrics.epoch) == metrics.epoch
+    is_best = best_epoch(history, training) == metrics.epoch
     place = Checkpoint(f"{storage.experiment_fs_path}/{folder.name}", storage.storage_filesystem)
     ray.train.report(
         {

@@ -4,7 +4,6 @@ It is read from the binary archive: the archive for Python contains pickles, and
 """
 
 import math
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,7 +20,7 @@ _TEST = ("test_batch.bin",)
 
 
 def read_binary(folder: Path) -> Iterator[Split]:
-    """Unpack the archive in `folder` and read both splits; images are memory-mapped."""
+    """Unpack the archive in `folder` and read both splits, one at a time."""
     unpack(folder / _ARCHIVE)
     height, width, channels = _SHAPE
     for name, parts in (("train", _TRAIN), ("test", _TEST)):
@@ -31,22 +30,17 @@ def read_binary(folder: Path) -> Iterator[Split]:
 
 
 def _records(parts: Sequence[Path]) -> np.ndarray:
-    """Join the files and memory-map one row per image: the label, then the red, green and blue planes, row by row."""
-    size, joined = 1 + math.prod(_SHAPE), parts[0].with_suffix(".joined")
-    with joined.open("wb") as whole:
-        for path in parts:
-            if not path.exists():
-                raise ValueError(f"{path.name} is not in the archive")
-            if (num_bytes := path.stat().st_size) % size:
-                raise ValueError(
-                    f"{path.name} is truncated: {num_bytes} bytes is not a multiple of the image size, {size} bytes"
-                )
-            with path.open("rb") as part:
-                shutil.copyfileobj(part, whole)
-            path.unlink()
-    if not joined.stat().st_size:  # an empty file cannot be mapped
-        return np.empty((0, size), np.uint8)
-    return np.memmap(joined, np.uint8, "r").reshape(-1, size)
+    """Read one row per image: the label, then the red, green and blue planes, row by row."""
+    size, contents = 1 + math.prod(_SHAPE), []
+    for path in parts:
+        if not path.exists():
+            raise ValueError(f"{path.name} is not in the archive")
+        contents.append(np.fromfile(path, np.uint8))
+        if (num_bytes := len(contents[-1])) % size:
+            raise ValueError(
+                f"{path.name} is truncated: {num_bytes} bytes is not a multiple of the image size, {size} bytes"
+            )
+    return np.concatenate(contents).reshape(-1, size)
 
 
 # MD5 sum and mirror are from the data set's own page; the SHA-256 sum is of the same file.
