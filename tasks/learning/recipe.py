@@ -187,8 +187,6 @@ class Resources:
     """GPU type of every worker, in Ray's terms, such as A100; empty: any."""
     cpus_per_worker: float = Field(default=0.0, ge=0)
     """CPUs of every worker, in Ray's terms; 0: its share of a node."""
-    prefetch_batches: int = Field(default=1, ge=0, le=1024)
-    """Windows that loader=ray-data prefetches."""
 
     def __post_init__(self) -> None:
         if self.accelerator_type and self.device == "cpu":

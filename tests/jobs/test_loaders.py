@@ -40,7 +40,7 @@ if kind == "ray-data":
 
     options = {"include_dashboard": False, "logging_level": "ERROR", "object_store_memory": 100 * 2**20}
     ray.init(address="local", num_cpus=2, **options)
-    rows = partial(RayDataRows, prefetch_batches=1, world_size=1)
+    rows = partial(RayDataRows, world_size=1)
 print("ready", flush=True)
 loader = make_loader(recipe, uri, manifest.load(uri), reader(kind, rows=rows))
 labels = []

@@ -72,7 +72,7 @@ def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path
 
 def loader(uri: DatasetURI, *, rank: int, is_on_ray: bool) -> Loader:
     """The loader of one of two ranks, as a training worker makes it."""
-    rows = partial(RayDataRows, prefetch_batches=3, world_size=2) if is_on_ray else None
+    rows = partial(RayDataRows, world_size=2) if is_on_ray else None
     here = reader("ray-data", rank=rank, world_size=2, rows=rows)
     return make_loader.make_loader(photographs.RECIPE, uri, manifest.load(uri), here)
 

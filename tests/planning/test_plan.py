@@ -74,7 +74,6 @@ SETTINGS = {
     "device=cpu": None,
     "accelerator_type=A100": None,
     "cpus_per_worker=0.5": None,
-    "prefetch_batches=4": None,
 }
 """The first stage whose bytes each setting decides, none when it decides none."""
 

@@ -23,11 +23,10 @@ class RayDataRows(RowSource):
     """Rows of this rank that Ray Data's tasks read, and if encoded decode and augment, anywhere in the cluster.
 
     The worker makes the dataset again for every pass, because the order of the parts and the augmentation depend on the
-    epoch. Ray Data prepares the next `prefetch_batches` windows meanwhile. The loader shuffles each window, as for
-    `streaming`: the order from `local_shuffle_buffer_size` would depend on how blocks are cut.
+    epoch. Ray Data prepares the next window meanwhile. The loader shuffles each window, as for `streaming`: the order
+    from `local_shuffle_buffer_size` would depend on how blocks are cut.
     """
 
-    prefetch_batches: int
     world_size: int
 
     def windows(
@@ -45,7 +44,6 @@ class RayDataRows(RowSource):
         _limit(rows, self.world_size)
         yield from rows.iter_torch_batches(
             batch_size=size,
-            prefetch_batches=self.prefetch_batches,
             device=str(self.device),
             collate_fn=_ToTensors(self.shape),
             pin_memory=self.device.type == "cuda",

@@ -68,8 +68,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     if loader == choices.RAY_DATA:
         from tasks.jobs.train.ray_loader import RayDataRows
 
-        prefetched = spec.recipe.resources.prefetch_batches
-        rows = functools.partial(RayDataRows, prefetch_batches=prefetched, world_size=world_size)
+        rows = functools.partial(RayDataRows, world_size=world_size)
     rank_context = RankContext(
         rank=rank,
         world_size=world_size,
