@@ -61,28 +61,26 @@ def decoded(
     more than `max_megapixels`.
     """
     with _opened(content) as image:
-        width, height = image.size
+        (width, height), mode = image.size, _MODES[channels]
         if max_megapixels and width * height > max_megapixels * 10**6:
             limit = f"max_megapixels={max_megapixels}"
             raise Unreadable(f"{width:,} x {height:,} pixels, more than {limit}; scale it down, or raise the limit")
         if image.format in _JPEG:
             if not _has_jpeg_end(content):
                 raise Unreadable("truncated")
-            image.draft(_MODES[channels], (2 * size, 2 * size))  # a large image need not be decoded in full
-        if image.width * image.height >= _LARGE:
-            with _one_large, ThreadPoolExecutor(1) as pool:  # the C library keeps what a thread frees for the next one
-                return pool.submit(_fitted, image, (width, height), size, channels, with_thumbnail).result()
-        return _fitted(image, (width, height), size, channels, with_thumbnail)
+            image.draft(mode, (2 * size, 2 * size))  # a large image need not be decoded in full
 
+        def fitted() -> Decoded:
+            flat = _flat(image)
+            pixels = ImageOps.fit(flat.convert(mode), (size, size), method=Image.Resampling.BILINEAR).tobytes()
+            format_ = "JPEG" if image.format in _JPEG else image.format or ""
+            facts = (thumbnails.of_image(flat), format_, _camera(image)) if with_thumbnail else (b"", format_)
+            return Decoded(pixels, width, height, *facts)
 
-def _fitted(
-    image: Image.Image, original_size: tuple[int, int], size: int, channels: int, with_thumbnail: bool
-) -> Decoded:
-    flat = _flat(image)
-    pixels = ImageOps.fit(flat.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR).tobytes()
-    format_ = "JPEG" if image.format in _JPEG else image.format or ""
-    facts = (thumbnails.of_image(flat), format_, _camera(image)) if with_thumbnail else (b"", format_)
-    return Decoded(pixels, *original_size, *facts)
+        if image.width * image.height < _LARGE:
+            return fitted()
+        with _one_large, ThreadPoolExecutor(1) as pool:  # the C library keeps what a thread frees for the next one
+            return pool.submit(fitted).result()
 
 
 def _has_jpeg_end(content: bytes) -> bool:
