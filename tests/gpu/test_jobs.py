@@ -1,4 +1,4 @@
-"""Jobs on a GPU: a worker killed, out of memory, several GPUs, and predicting what the CPU predicts."""
+"""Jobs on a GPU: out of memory, several GPUs, and predicting what the CPU predicts."""
 
 from typing import Any
 
@@ -13,24 +13,12 @@ from tasks.jobs.spec import PredictSpec
 from tasks.learning import images, training_state
 from tasks.learning.inference import Inference
 from tasks.resources.scaling import Needs
-from tests.gpu.jobs import LIMIT_S, running, to_train
+from tests.gpu.jobs import LIMIT_S, Job, to_train
 from tests.jobs import raw
 
 GPU_BYTES = 2 * 2**30
 """What a job may take; ResNet-18 with 1,400 rows at once takes more: 367 MB for the output of its first layer."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-
-
-def test_training_whose_worker_was_killed_goes_on_in_a_new_one(
-    gpu: torch.device, prepared: DatasetURI, folder: Root
-) -> None:
-    spec = to_train(folder, prepared, gpu, name="struck", epochs=40)
-    with running(spec) as job:
-        job.trained(2)
-        job.kill_worker()
-        assert job.ended() == 0, job.output[-4000:]
-    assert "done before, resuming from its checkpoint" in job.output
-    assert [row["epoch"] for row in manifest.load(spec.target).statistics["history"]] == list(range(1, 41))
 
 
 def test_training_that_needs_too_much_memory_says_so_and_fits_in_pieces(
@@ -40,12 +28,12 @@ def test_training_that_needs_too_much_memory_says_so_and_fits_in_pieces(
     share = min(1.0, GPU_BYTES / torch.cuda.get_device_properties(gpu).total_memory)
     limit = {"PYTORCH_ALLOC_CONF": f"per_process_memory_fraction:{share:.4f}"}
     whole = to_train(folder, prepared, gpu, name="whole", **settings)
-    with running(whole, **limit) as job:
-        assert job.ended() == 1, job.output[-4000:]
+    job = Job(whole, **limit)
+    assert job.exit_code == 1, job.output[-4000:]
     assert (job.error["type"], job.error["permanent"]) == ("OutOfMemoryError", True), job.error
     assert "memory" in job.error["message"] and not manifest.is_committed(whole.target)
-    with running(to_train(folder, prepared, gpu, name="pieces", micro_batches=16, **settings), **limit) as job:
-        assert job.ended() == 0, job.output[-4000:]
+    job = Job(to_train(folder, prepared, gpu, name="pieces", micro_batches=16, **settings), **limit)
+    assert job.exit_code == 0, job.output[-4000:]
 
 
 def test_two_gpus_train_with_half_of_each_batch_and_learn_as_one_does(
@@ -56,8 +44,8 @@ def test_two_gpus_train_with_half_of_each_batch_and_learn_as_one_does(
     losses = []
     for workers in (1, 2):
         spec = to_train(folder, prepared, gpu, name=f"workers-{workers}", epochs=8, precision="fp32")
-        with running(spec.model_copy(update={"workers": workers})) as job:
-            assert job.ended() == 0, job.output[-4000:]
+        job = Job(spec.model_copy(update={"workers": workers}))
+        assert job.exit_code == 0, job.output[-4000:]
         statistics = manifest.load(spec.target).statistics
         assert statistics["resolved"]["workers"] == workers
         losses.append(statistics["history"][-1]["validation_loss"])

@@ -1,4 +1,4 @@
-"""A GPU's step without a GPU: nothing waits for the device, no tensor is on another one, precision by capability."""
+"""A GPU's step without a GPU: nothing waits for the device, and the precision is one that it has."""
 
 import sys
 from collections.abc import Iterator
@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tasks.learning import augmentation, hardware, recipes
+from tasks.learning import hardware
 from tasks.learning.loaders import ResidentLoader
-from tasks.learning.loop import Batch, Trainer
+from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec, move_model, resolve_precision, set_arithmetic
 from tests.learning import training
 from tests.learning.training import CPU
@@ -84,39 +82,6 @@ class TestWaiting:
         assert seen.found == ["aten._to_copy.default"] * 2
         every = -(-steps // 10)
         assert len(reads) == -(-steps // every) + 1 <= 10 + 1, "ten reads in training, and one of the validation loss"
-
-
-class TestDevices:
-    """With tensors that claim to be on a GPU, an operation between two devices is an error as on a real one."""
-
-    @pytest.fixture(autouse=True)
-    def _mode(self) -> Iterator[None]:
-        with FakeTensorMode(allow_non_fake_inputs=False):
-            yield
-
-    @staticmethod
-    def rows(device: torch.device) -> Batch:
-        return torch.zeros(64, 32, 32, 3, dtype=torch.uint8, device=device), torch.zeros(
-            64, dtype=torch.int64, device=device
-        )
-
-    def test_augmentation_stays_on_the_gpu(self) -> None:
-        images, _ = self.rows(CUDA)
-        numbers = torch.zeros(3, 64, dtype=torch.int64, device=CUDA)
-        moved = augmentation.flipped(augmentation.shifted(images, numbers, max_shift=2), numbers[-1])
-        assert moved.device == CUDA and moved.shape == images.shape
-
-    @pytest.mark.parametrize("name", ["mnist-resnet18", "images-finetune", "cifar10-vit"])
-    def test_model_of_every_recipe_computes_on_the_gpu(self, name: str) -> None:
-        spec = ModelSpec(
-            model=recipes.load(name).model, image_shape=(32, 32, 3), classes=CLASSES, mean=(1.0,) * 3, std=(1.0,) * 3
-        )
-        with unset_fake_temporarily():
-            model = Classifier(spec)
-            shapes = {name: (one.shape, one.dtype) for name, one in model.state_dict().items()}
-        weights = {name: torch.empty(shape, dtype=dtype, device=CUDA) for name, (shape, dtype) in shapes.items()}
-        logits = functional_call(model, weights, (self.rows(CUDA)[0],))
-        assert logits.device == CUDA and logits.shape == (64, 10)
 
 
 class TestPrecision:

@@ -1,4 +1,4 @@
-"""Variants of the step agree with the plain one: graphs, compiled code, snapshots."""
+"""Variants of the step agree with the plain one: graphs and compiled code."""
 
 import contextlib
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.learning import loop, step, training_state
+from tasks.learning import loop, step
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
 from tasks.learning.sources import Split
@@ -15,8 +15,6 @@ from tests.learning import training
 from tests.learning.training import computed, same, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
-
-FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
 
 
 def small(digits: dict[str, Split], **changes: Any) -> Trainer:
@@ -77,12 +75,3 @@ class TestValidation:
         empty = training.rows(digits["test"], 0, 0)
         loader = ResidentLoader(empty, empty, seed=0, rank=0, device=torch.device("cpu"))
         assert list(loader.validation_batches(batch_size=512)) == []
-
-
-def test_snapshot_does_not_change_with_later_steps(digits: dict[str, Split]) -> None:
-    trainer, again = small(digits), small(digits)
-    history = [trainer.run_epoch(1)]
-    later = training_state.take(trainer, history, prepared="0", fields=FIELDS)
-    trainer.run_epoch(2)
-    at_once = training_state.take(again, [again.run_epoch(1)], prepared="0", fields=FIELDS).serialized()
-    assert later.serialized() == at_once
