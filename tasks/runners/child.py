@@ -89,15 +89,10 @@ def supervise() -> int:
     subreaper, so it adopts orphans and ends them all before it exits.
     """
     (grace_s, folder), command = sys.argv[1:3], sys.argv[4:]
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
+    for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(caught, lambda *_: None)  # the command would inherit SIG_IGN
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-    def prepare_command() -> None:
-        for restored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(restored, signal.SIG_DFL)
-
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=prepare_command)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     while child.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], 0.2)
         if readable and not os.read(sys.stdin.fileno(), 1024):

@@ -23,36 +23,30 @@ def files_of(*sums: tuple[str, str]) -> tuple[SourceFile, ...]:
 
 
 def read_idx(folder: Path) -> Iterator[Split]:
-    """Unpack the four IDX files in `folder` and read both splits; images are memory-mapped.
+    """Unpack the four IDX files in `folder` and read both splits, one at a time.
 
     Raises `ValueError` naming the file that is truncated, or both files if the numbers of images and labels differ.
     """
     for name, archives in (("train", _NAMES[:2]), ("test", _NAMES[2:])):
         paths = [unpack(folder / archive) for archive in archives]
-        images = _mapped(paths[0], dimensions=3)[..., np.newaxis]
-        labels = _mapped(paths[1], dimensions=1).astype(np.int64)
+        images = _content(paths[0], dimensions=3)[..., np.newaxis]
+        labels = _content(paths[1], dimensions=1).astype(np.int64)
         if len(images) != len(labels):
             raise ValueError(f"{paths[0].name} has {len(images)} images but {paths[1].name} {len(labels)} labels")
         yield Split(name=name, images=images, labels=labels)
 
 
-def _mapped(path: Path, *, dimensions: int) -> np.ndarray:
-    """Memory-map an IDX file of unsigned bytes: a header of big-endian numbers, then exactly the bytes."""
-    with path.open("rb") as file:
-        header = file.read(4 + 4 * dimensions)
-    size, wrong = path.stat().st_size, f"{path.name} is not a complete IDX file"
-    if len(header) < 4 + 4 * dimensions:
+def _content(path: Path, *, dimensions: int) -> np.ndarray:
+    """Read an IDX file of unsigned bytes: a header of big-endian numbers, then exactly the bytes."""
+    content, start, wrong = path.read_bytes(), 4 + 4 * dimensions, f"{path.name} is not a complete IDX file"
+    if len(content) < start:
         raise ValueError(f"{wrong}: its header is truncated")
-    kind, *shape = struct.unpack(f">{1 + dimensions}I", header)
+    kind, *shape = struct.unpack_from(f">{1 + dimensions}I", content)
     if kind != _UNSIGNED_BYTES + dimensions:
         raise ValueError(f"{wrong}: it must begin with {_UNSIGNED_BYTES + dimensions:#06x}, got {kind:#06x}")
-    if size != len(header) + math.prod(shape):
-        raise ValueError(
-            f"{wrong}: the shape {shape} in its header requires {len(header) + math.prod(shape)} bytes, got {size}"
-        )
-    if not math.prod(shape):  # an empty array cannot be mapped
-        return np.empty(shape, np.uint8)
-    return np.memmap(path, np.uint8, "r", offset=len(header), shape=tuple(shape))
+    if len(content) != (size := start + math.prod(shape)):
+        raise ValueError(f"{wrong}: the shape {shape} in its header requires {size} bytes, got {len(content)}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 # The MD5 sums and mirrors are those of torchvision.datasets.MNIST; the SHA-256 sums are of the same files.
