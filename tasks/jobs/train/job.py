@@ -17,8 +17,6 @@ from tasks.learning.checkpoint import WrongResume
 from tasks.resources import scaling
 
 _MAX_FAILURES = 3
-_MAX_PREEMPTIONS = 100
-"""Most times that a node may be preempted: that is no fault of the training, but retries must end some time."""
 _GPU_INTERVAL_S = "0.1"
 """Seconds between two checks of workers with GPUs. Each check takes one report of an epoch, and the next report waits
 for it: with the interval of all jobs (`jobs_api.JOB_ENV`) an epoch could not take less than half a second."""
@@ -81,9 +79,7 @@ def run(spec: TrainSpec) -> None:
                 storage_path=spec.scratch.removeprefix("s3://"),
                 storage_filesystem=s3.for_pyarrow() if spec.scratch.is_s3 else None,
                 logging_config=LoggingConfig(log_level="WARNING"),
-                failure_config=FailureConfig(
-                    max_failures=_MAX_FAILURES, max_preemption_failures=_MAX_PREEMPTIONS, controller_failure_limit=1
-                ),
+                failure_config=FailureConfig(max_failures=_MAX_FAILURES, controller_failure_limit=1),
                 checkpoint_config=CheckpointConfig(
                     num_to_keep=2, checkpoint_score_attribute=choices.SCORE, checkpoint_score_order="max"
                 ),
