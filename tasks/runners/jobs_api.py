@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -31,8 +30,6 @@ JOB_ENV = {
     "PYTHONUNBUFFERED": "1",
 }
 """Environment of every job."""
-_OF_GPUS = re.compile(r"(TORCH_)?NCCL_.*|FI_.*|PYTORCH_(.*_)?ALLOC_CONF")
-"""Names of the variables for NCCL, libfabric (the network of NCCL in some clouds) and torch's memory on GPUs."""
 
 
 def connect(address: str) -> "JobSubmissionClient":
@@ -58,12 +55,12 @@ def job_runtime_env(packages: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
 
     Its working directory is a copy of `packages` and of this checkout's code: Ray imports from there before any other
     place, on the driver and on each worker. Without one it puts the folder first in which it was started. The variables
-    are those for S3's endpoint and region, and NCCL, its network and CUDA's memory: never the S3 keys, since Ray's
-    dashboard shows a job's environment. With `--dashboard`, training jobs also report their state; whether the
-    cluster's dashboard shows it depends on the cluster.
+    are those for S3's endpoint and region, never its keys, since Ray's dashboard shows a job's environment. With
+    `--dashboard`, training jobs also report their state; whether the cluster's dashboard shows it depends on the
+    cluster.
     """
     names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE")
-    along = {name: value for name, value in os.environ.items() if name in names or _OF_GPUS.fullmatch(name)}
+    along = {name: value for name, value in os.environ.items() if name in names}
     shown = {dashboard.NAME: "1"} if dashboard.is_on() else {}
     with tempfile.TemporaryDirectory(prefix="pipeline-job-") as folder:
         for package in (CODE / "tasks", CODE / "storage", *map(Path, packages)):

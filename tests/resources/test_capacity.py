@@ -7,7 +7,6 @@ import pytest
 
 from tasks.resources import capacity, devices, machine
 from tasks.resources.scaling import Needs, Workers
-from tasks.runners import jobs_api
 
 
 @pytest.mark.parametrize(
@@ -72,12 +71,3 @@ class TestThisMachine:
         ):
             with pytest.raises(ValueError, match=f"device=cuda needs a GPU, .* machine: no driver; {way} device=cpu"):
                 capacity.check_workers(workers, Needs(device="cuda"))
-
-
-def test_variables_for_gpus_and_their_network_go_along_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    along = ("NCCL_DEBUG", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "FI_PROVIDER", "PYTORCH_CUDA_ALLOC_CONF")
-    for name in (*along, "PYTORCH_ALLOC_CONF", "MY_NCCL_SECRET", "PYTORCH_OTHER"):
-        monkeypatch.setenv(name, "1")
-    with jobs_api.job_runtime_env() as runtime_env:
-        found = runtime_env["env_vars"].keys()
-    assert {*along, "PYTORCH_ALLOC_CONF"} <= found and not {"MY_NCCL_SECRET", "PYTORCH_OTHER"} & found
