@@ -116,8 +116,6 @@ class LocalRunner:
 
     def __init__(self, *, wanted: bool) -> None:
         self._ray: LocalRay | None = None
-        self._announced: LocalRay | None = None
-        """The Ray whose dashboard the log has named."""
         if wanted:
             self._ray = self._start()
 
@@ -141,10 +139,9 @@ class LocalRunner:
             self.end()
         self._ray = self._ray or self._start()
         self._ray.wait()
-        if self._ray.dashboard and self._ray is not self._announced:
+        if self._ray.dashboard:
             token = Path(self._ray.folder, "token")
             logger().info("Ray dashboard (during this run): %s. The token is in %s", self._ray.dashboard, token)
-            self._announced = self._ray
         return self._ray
 
     def end(self) -> None:
