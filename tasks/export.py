@@ -9,7 +9,7 @@ from storage import commits, manifest
 from storage.uri import CheckpointURI, DatasetURI, ExportURI
 from tasks.exporting import card, onnx_file
 from tasks.exporting.proof import prove
-from tasks.learning.inference import Inference, Model
+from tasks.learning.inference import Inference
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
 
@@ -27,7 +27,7 @@ def export(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, n
 def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI) -> None:
     trained, dataset = manifest.load(checkpoint), manifest.load(prepared)
     reference = Inference(checkpoint, threads=torch.get_num_threads(), device=torch.device("cpu"), precision="fp32")
-    model = Model(reference.model, [], precision="fp32").eval().requires_grad_(False)
+    model = reference.model.requires_grad_(False)
     content = onnx_file.write(model, {"classes": json.dumps(model.classes), "checkpoint": checkpoint.name})
     rows = sum(file.rows or 0 for file in dataset.split("test"))
     logger().info("comparing the exported file with the model on %s test rows", f"{rows:,}")

@@ -120,16 +120,17 @@ class Inference:
         self.device = device
         if self.device.type == "cpu":
             process.keep_memory()
-        model, meta = training_state.load_model(uri)
+        classifier, meta = training_state.load_model(uri)
         self.identity = meta.identity
         """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""
         self.batch_size = _FIRST_BATCH
         """Most images to compute at a time."""
         self.precision = precision or str(meta.resolved["precision"])
         if self.precision == "bf16" and self.device.type == "cuda":
-            self.precision = resolve_precision("auto", self.device, model)
+            self.precision = resolve_precision("auto", self.device, classifier)
         set_arithmetic(self.precision, self.device)
-        self.model = move_model(model, precision=self.precision, device=self.device).eval()
+        placed = move_model(classifier, precision=self.precision, device=self.device)
+        self.model = Model(placed, meta.history, precision=self.precision).eval()
         self.hardware = hardware.here(self.device, precision=self.precision)
 
     @torch.inference_mode()
@@ -138,7 +139,7 @@ class Inference:
 
         If a GPU's memory is full, this batch and all later ones are halved; on GPUs that may change their last bits.
         """
-        chunks, start = [torch.empty(0, len(self.model.spec.classes), device=self.device)], 0
+        chunks, start = [torch.empty(0, len(self.model.classes), device=self.device)], 0
         while start < len(pixels):
             rows = pixels[start : start + self.batch_size]
             chunk = self._computed(rows)
@@ -153,10 +154,8 @@ class Inference:
     def _computed(self, rows: np.ndarray) -> Tensor | None:
         """Compute one batch; None if the GPU has too little memory for it, but may have enough for half of it."""
         try:
-            batch = moved(torch.from_numpy(rows.copy()), self.device)
-            with autocast(self.precision, self.device):
-                logits: Tensor = self.model(batch)
-            return self.model.probabilities(logits)
+            probabilities: Tensor = self.model(moved(torch.from_numpy(rows.copy()), self.device))
+            return probabilities
         except torch.OutOfMemoryError:
             if len(rows) == 1:
                 raise

@@ -155,7 +155,7 @@ class Predictor:
 
     def _predict(self, source: File) -> pa.Table:
         table = tables.read_part(self.spec.source, source)
-        model = self.inference.model.spec
+        model = self.inference.model
         pixels, labels = images.to_arrays(table, model.image_shape)
         with self._turn, user_code.wrap_user_errors():
             probabilities = self.inference.probabilities(pixels)
