@@ -99,7 +99,8 @@ def described(recipe: Recipe) -> Iterator[str]:
     for name, setting in _settings().items():
         usual = "each recipe has its own" if setting.default is None else f"default: {setting.default}"
         choices = "|".join(str(choice) for choice in typing.get_args(setting.type))
-        yield f"{name}={values.get(name, setting.default)}  ({'; '.join(filter(None, [choices, usual]))})"
+        value = setting.default if values.get(name) is None else values[name]
+        yield f"{name}={value}  ({'; '.join(filter(None, [choices, usual]))})"
         yield f"    {' '.join(setting.meaning.split())}"
 
 
