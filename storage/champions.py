@@ -3,11 +3,10 @@
 import contextlib
 import hashlib
 import os
-import uuid
 from collections.abc import Sequence
 from typing import Literal
 
-from storage import files, manifest, reference, registry, uses
+from storage import files, manifest, reference, registry
 from storage.decision import Decision
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
@@ -164,10 +163,7 @@ def _record_champion(
         gate={},
         metrics={},
     ).made_by(user())
-    with uses.using(root, [checkpoint], run=f"promotion-{uuid.uuid4().hex}"):  # gc keeps it from here on
-        if not manifest.is_committed(checkpoint):
-            raise ValueError(f"uri: {checkpoint} was deleted in the meantime")
-        registry.append(root, name, decision)
+    registry.append(root, name, decision)
     return decision
 
 

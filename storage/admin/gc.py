@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from storage import champions, files, manifest, uses
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, Folder
-from storage.failpoints import failpoint
 from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.terminal import count
@@ -50,9 +49,9 @@ class Garbage:
         for folder in self._folders:
             self._add(folder)
         young = [folder.uri for folder in self._folders if folder.manifest and not self._is_old(folder.committed or 0)]
-        self._needed = self._with_ancestors([*young, *self._kept_by_registry()])
-        self._named = set[str]()
-        self._read_markers()
+        named = uses.used(root, since=now - uses.DAYS * _DAY_S)
+        self._named = {uri.name for uri in named}
+        self._needed = self._with_ancestors([*young, *named, *self._kept_by_registry()])
 
     def find(self) -> list[Removal]:
         """Return what may be deleted, each result before the results it was made from."""
@@ -61,20 +60,11 @@ class Garbage:
         return [removal for folder in folders for removal in self._judge(folder)] + list(self._old_markers())
 
     def remove(self, removals: Iterable[Removal]) -> Iterator[Removal]:
-        """Delete `removals` one by one, except results that a run has named since; yield each that is deleted."""
+        """Delete `removals` one by one; yield each that is deleted."""
         for removal in removals:
-            self._read_markers()
-            if removal.uri != removal.folder.uri or not self._stays(removal.folder):
-                failpoint("collect", removal.uri)
-                files.remove(removal.uri.child(manifest.NAME))  # first: what has a manifest is complete
-                files.remove(removal.uri)
-                yield removal
-
-    def _read_markers(self) -> None:
-        """Count what the markers name now as needed from now on."""
-        named = uses.used(self._root, since=self._now - uses.DAYS * _DAY_S)
-        self._named |= {uri.name for uri in named}
-        self._needed |= self._with_ancestors(named)
+            files.remove(removal.uri.child(manifest.NAME))  # first: what has a manifest is complete
+            files.remove(removal.uri)
+            yield removal
 
     def _stays(self, folder: Folder) -> bool:
         """Return whether `folder` is needed; the files of attempts are only while a run names their result."""

@@ -7,7 +7,7 @@ import pytest
 from storage import champions, files, manifest, registry
 from storage.decision import Decision
 from storage.manifest import Damaged
-from storage.uri import URI, CheckpointURI, EvaluationURI, Root
+from storage.uri import CheckpointURI, EvaluationURI, Root
 from tests.storage import results
 from tests.storage.results import DATA
 
@@ -112,20 +112,6 @@ def test_rollback_to_a_damaged_or_missing_checkpoint_is_refused(root: Root) -> N
     with pytest.raises(ValueError, match="does not exist any more"):
         champions.rollback(root, DATA)
     assert registry.champion(root, DATA) == second.checkpoint
-
-
-def test_promotion_by_hand_of_what_is_deleted_meanwhile_is_refused(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, verify = results.run(root, "model"), manifest.verify
-
-    def verify_and_delete(uri: URI) -> manifest.Manifest:
-        verified = verify(uri)
-        files.remove(uri)
-        return verified
-
-    monkeypatch.setattr(manifest, "verify", verify_and_delete)
-    with pytest.raises(ValueError, match=f"uri: {model.checkpoint} was deleted in the meantime"):
-        champions.promote(root, model.checkpoint, name=DATA)
-    assert registry.champion(root, DATA) is None
 
 
 def test_unknown_data_set_is_refused_with_those_that_there_are(root: Root) -> None:

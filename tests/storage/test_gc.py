@@ -194,18 +194,6 @@ class TestWhatCannotBeKnown:
         assert results.listing(root) == before
 
 
-def test_what_a_run_names_between_mark_and_sweep_stays_with_all_that_it_was_made_from(root: Root) -> None:
-    model = results.run(root, "model")
-    for uri in model.all():
-        results.set_age(uri, days=40)
-    garbage = look(root, days_later=0)
-    removals = garbage.find()
-    with uses.using(root, [], run="a") as run:
-        run.add([model.predictions])
-        assert {removal.uri for removal in garbage.remove(removals)} == {model.report, model.evaluation}
-    assert rest(root, model.all()) == model.lineage() | {model.predictions}
-
-
 def test_the_same_on_s3(s3: Server) -> None:
     root = Root(f"s3://{s3.bucket}/{uuid.uuid4().hex}")
     champion, other, used = (results.run(root, name) for name in ("champion", "other", "used"))
