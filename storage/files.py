@@ -145,11 +145,10 @@ def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "repla
 def children(uri: URI) -> list[str]:
     """Return the sorted names of what is directly below `uri`, also of a folder whose files were deleted.
 
-    On a disk, if a name is returned, then so is every one that was created before it and not deleted; on S3 this holds
-    for names that sort in the order of their creation, such as numbered ones.
+    It may miss what is created meanwhile, and find what is created later.
     """
     try:
-        names = s3.names(uri) if uri.is_s3 else _names_on_disk(uri)
+        names = s3.names(uri) if uri.is_s3 else os.listdir(uri)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(name for name in names if name and not name.startswith(_TEMPORARY))
@@ -210,18 +209,6 @@ def has_content(uri: URI) -> bool:
         return bool(os.listdir(uri))
     except FileNotFoundError:
         return False
-
-
-def _names_on_disk(folder: URI) -> set[str]:
-    """List `folder`, without temporary files, until two listings agree.
-
-    A signal or a large folder splits a listing into several system calls: it may then miss a file that is created
-    meanwhile, but find a later one.
-    """
-    before: set[str] | None = None
-    while before != (names := {name for name in os.listdir(folder) if not name.startswith(_TEMPORARY)}):
-        before = names
-    return names
 
 
 def _walk_on_disk(folder: URI, closed: dict[str, str] | None) -> Iterator[Entry]:

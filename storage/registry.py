@@ -135,9 +135,11 @@ def _place(root: Root, name: str, number: int) -> URI:
 
 
 def _recorded(root: Root, name: str) -> list[URI]:
-    recorded = [child for child in files.children(_folder(root, name)) if _NAME.fullmatch(child)]
-    uris = [_place(root, name, number) for number in range(1, len(recorded) + 1)]
-    if missing := next((uri for uri in uris if uri.name not in recorded), None):
+    recorded = {child for child in files.children(_folder(root, name)) if _NAME.fullmatch(child)}
+    latest = int(max(recorded, default="0").partition(".")[0])
+    uris = [_place(root, name, number) for number in range(1, latest + 1)]
+    # A listing may miss a file that is created meanwhile.
+    if missing := next((uri for uri in uris if uri.name not in recorded and not files.exists(uri)), None):
         raise Damaged(f"{missing} is missing; restore it from a copy")
     return uris
 

@@ -132,25 +132,6 @@ class TestDisk:
             files.put(uri, b"ours", mode="create")
         assert os.listdir(tmp_path) == ["file"]
 
-    def test_listing_split_by_a_stop_misses_no_file_that_is_older_than_one_it_found(self, tmp_path: Path) -> None:
-        program = (
-            "import sys; from storage import files; from storage.uri import URI\n"
-            "while 'done' not in (names := files.children(URI(sys.argv[1]))):\n"
-            "    assert names == [f'{n:02}' for n in range(len(names))], names\n"
-        )
-        command = [sys.executable, "-B", "-c", program, str(tmp_path)]
-        with subprocess.Popen(command, cwd=Path(files.__file__).parents[1]) as reader:
-            for number in range(400):  # a reader that lists once sees about 8 gaps
-                reader.send_signal(signal.SIGSTOP)
-                if number % 60 == 0:
-                    for file in sorted(tmp_path.iterdir(), reverse=True):
-                        file.unlink()
-                (tmp_path / f"{number % 60:02}").touch()
-                reader.send_signal(signal.SIGCONT)
-                time.sleep(0.0005)
-            (tmp_path / "done").touch()
-        assert reader.returncode == 0
-
     def test_walk_lists_links_to_folders_and_does_not_follow_them(self, tmp_path: Path) -> None:
         files.put(URI(f"{tmp_path}/elsewhere/file"), b"content", mode="create")
         (tmp_path / "folder").mkdir()

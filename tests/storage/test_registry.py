@@ -97,6 +97,11 @@ class TestWhole:
             with pytest.raises(Damaged, match=f"00000{number}.json is missing; restore it"):
                 use(root, "mnist")
 
+    def test_decision_that_a_listing_missed_is_there(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+        decisions = registry.history(root, "mnist")
+        monkeypatch.setattr(files, "children", lambda folder: ["000001.json", "000004.json"])
+        assert registry.history(root, "mnist") == decisions
+
     def test_rewritten_entry_does_not_match_the_digest_in_the_next_one(self, root: Root) -> None:
         files.remove(self.entry(root, 3))
         registry.append(root, "mnist", decision(3))
