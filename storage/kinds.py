@@ -31,15 +31,13 @@ class Kind(Generic[U]):
     """Folder below a storage root."""
     uri: type[U]
     stage: str
-    """Stage that makes it; part of the fingerprint, and the start of the name of its job's spec."""
+    """Stage that makes it; part of the fingerprint."""
     version: int = 1
     """Version of the stage; add one when a change of the stage changes its bytes, so that new results get new URIs."""
     parents: tuple[str, ...] = ()
     """Roles of the results that it may be made from."""
     stays_with_champion: bool = False
     """Whether gc keeps what was made with a champion as long as the champion."""
-    accuracy_from: tuple[str, ...] = ()
-    """Kinds that hold the test metrics that `ls` shows for it, besides its own."""
 
     def place(self, root: Root, name: str) -> U:
         """Return the URI of the result `name` below `root`."""
@@ -56,7 +54,6 @@ CHECKPOINT = Kind(
     stage="train",
     version=2,
     parents=("prepared", "initial", "weights"),
-    accuracy_from=("predictions", "evaluation"),
 )
 PREDICTIONS = Kind(
     name="predictions",
@@ -65,7 +62,6 @@ PREDICTIONS = Kind(
     stage="predict",
     parents=("checkpoint", "dataset"),
     stays_with_champion=True,
-    accuracy_from=("evaluation",),
 )
 EVALUATION = Kind(
     name="evaluation",
@@ -83,7 +79,6 @@ REPORT = Kind(
     stage="report",
     parents=("checkpoint", "predictions", "evaluation"),
     stays_with_champion=True,
-    accuracy_from=("evaluation",),
 )
 EXPORT = Kind(
     name="export",

@@ -57,7 +57,7 @@ def ls(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
 ) -> int:
-    """List results by time, with test metrics, sizes and marks, and unfinished work; or runs.
+    """List results by time, with test metrics, sizes and marks; or runs.
 
     The newest result is last. Times are local; with --json they include the time zone. Accuracy,
     balanced accuracy and macro F1 of a model, of its predictions and of its report are measured
@@ -65,9 +65,8 @@ def ls(
 
     marks:
       champion    current champion of its registered model
-      unfinished  files of a run that is making it now, or that ended before; if no run is active,
-                  the same command resumes; gc deletes the files once they are old
-      incomplete  there are files but no manifest: the attempt failed or is still running
+      incomplete  there are files but no manifest: a run is making it now, or ended before; if no
+                  run is active, the same command resumes; gc deletes the files once they are old
       unreadable  its manifest cannot be read: it is damaged, or of a newer version; verify says which
 
     `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,

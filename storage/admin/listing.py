@@ -1,45 +1,32 @@
 """Listing of a storage root as one table: every result with its time, size, test metrics and marks."""
 
 import datetime
-import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from storage import champions, manifest, registry
+from storage import champions, registry
 from storage.admin import catalog, format
-from storage.admin.catalog import SCRATCH, Folder
+from storage.admin.catalog import Folder
 from storage.decision import METRICS, Decision
 from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.uri import URI, Root
-
-_SPEC = re.compile(r"([a-z]+)-[0-9a-f]{64}\.json")
-"""Name of a job's spec: its stage, and the SHA-256 of its content."""
 
 
 def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[dict[str, Any]]:
     """Describe every result of `kinds` by JSON values, oldest first.
 
     Each has time, kind, URI, rows, bytes, number of files, test metrics and marks. The marks are `champion` (has the
-    name of one of `champions`), `unfinished` (files of attempts at a result that is not committed), `incomplete` (files
-    without a manifest) and `unreadable` (its manifest or folder).
+    name of one of `champions`), `incomplete` (files without a manifest) and `unreadable` (its manifest or folder).
     """
-    needed = {*kinds, SCRATCH, *(other for kind in kinds for other in KINDS[kind].accuracy_from)}
-    folders = catalog.read_folders(catalog.list_folders(root, needed))
+    folders = catalog.read_folders(catalog.list_folders(root, KINDS))
     scores = _test_metrics(folders)
     names = {champion.name for champion in champions}
     return [
-        _document(folder, kind, names, scores.get(folder.uri, {}))
+        _document(folder, names, scores.get(folder.uri, {}))
         for folder in sorted(folders, key=lambda folder: folder.created)
-        if (kind := _kind_of_attempts(root, folder) if folder.kind == SCRATCH else folder.kind) in kinds
+        if folder.kind in kinds
     ]
-
-
-def _kind_of_attempts(root: Root, folder: Folder) -> str:
-    """Return the kind of the result that the files of attempts in `folder` are for; empty if it is committed."""
-    stages = {match[1] for entry in folder.entries if (match := _SPEC.fullmatch(entry.path))}
-    kind = next((kind for kind in KINDS.values() if kind.stage in stages), None)
-    return kind.name if kind and not manifest.is_committed(kind.place(root, folder.uri.name)) else ""
 
 
 def _test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
@@ -95,16 +82,15 @@ def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]
     return changes, damaged
 
 
-def _document(folder: Folder, kind: str, champions: Collection[str], scores: dict[str, float]) -> dict[str, Any]:
+def _document(folder: Folder, champions: Collection[str], scores: dict[str, float]) -> dict[str, Any]:
     result = folder.manifest
     marks = {
         "champion": folder.kind == "checkpoint" and folder.uri.name in champions,
-        "unfinished": folder.kind == SCRATCH,
-        "incomplete": folder.kind != SCRATCH and folder.committed is None and not folder.damage,
+        "incomplete": folder.committed is None and not folder.damage,
         "unreadable": bool(folder.damage),
     }
     return {
-        "kind": kind,
+        "kind": folder.kind,
         "uri": folder.uri,
         "created": folder.created.isoformat(timespec="seconds"),
         "rows": result.rows if result and result.rows else None,

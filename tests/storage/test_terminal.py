@@ -25,10 +25,9 @@ def root(tmp_path: Path) -> Root:
 
 @pytest.fixture
 def model(root: Root) -> Model:
-    """The champion, and an attempt that was cut off."""
+    """The champion."""
     model = results.run(root, NAME)
     results.decide(root, model)
-    results.write_scratch(root, results.place(root, "checkpoint", "cut-off"))
     return model
 
 
