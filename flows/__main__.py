@@ -1,12 +1,16 @@
-"""`data-to-model`, also `python -m flows`: the flows, their servers and what `python -m storage` does, as commands."""
+"""`data-to-model`, also `python -m flows`: the commands of the flows, their servers and the storage."""
+
+from collections.abc import Sequence
 
 from flows.cli import app
-from storage.__main__ import app as storage_app
+from storage.admin.change_commands import app as storage_app
+
+app.app.registered_commands += storage_app.registered_commands
 
 
-def main() -> int:
-    """Run the command that the command line names; return its exit code."""
-    return app.main(more=storage_app)
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command that `words`, or else the command line, names; return its exit code."""
+    return app.main(words=words)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from pydantic.fields import FieldInfo
 
 from flows import pipeline
 from flows import predict as prediction
+from flows.__main__ import main
 from flows.cli import app
-from storage.admin import change_commands
 from tasks.learning import inference, recipes, sources
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -44,24 +44,17 @@ def render() -> dict[str, str]:
 
 
 def _commands() -> str:
-    group: Any = typer.main.get_command(application())
+    group: Any = typer.main.get_command(app.app)
     lines = ["# Options of every command", _REMADE, "`data-to-model --version` prints the version.", ""]
     for name in group.commands:
         lines += [f"## {name}", "", "```console", f"$ data-to-model {name} --help", _help(name), "```", ""]
     return "\n".join(lines)
 
 
-def application() -> typer.Typer:
-    """Return the application with all commands."""
-    application = app.app
-    application.registered_commands += change_commands.app.registered_commands
-    return application
-
-
 def _help(name: str) -> str:
     written = io.StringIO()
     with redirect_stdout(written):
-        app.main(words=[name, "--help"], more=change_commands.app)
+        main([name, "--help"])
     return "\n".join(line.rstrip() for line in written.getvalue().strip().splitlines())
 
 

@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from benchmarks import __main__ as benchmarks
 from benchmarks import gpu
 from flows.cli import app
-from storage.admin import change_commands
 from storage.decision import Decision
 from storage.manifest import Manifest
 from tasks.auditing import rows as auditing_rows
@@ -67,9 +66,7 @@ def test_the_list_of_options_is_that_of_the_command_line(capsys: pytest.CaptureF
 
 
 def test_every_option_that_a_page_names_exists() -> None:
-    commands = app.app
-    commands.registered_commands += change_commands.app.registered_commands
-    group: Any = typer.main.get_command(commands)
+    group: Any = typer.main.get_command(app.app)
     options = {
         option for command in (group, *group.commands.values()) for param in command.params for option in param.opts
     }
@@ -89,7 +86,7 @@ def test_reference_pages_are_what_the_code_says(name: str, text: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_every_command_of_a_page_is_a_valid_request(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
-    group: Any = typer.main.get_command(reference_pages.application())
+    group: Any = typer.main.get_command(app.app)
     for words in _commands(page.read_text()):
         if words[0] == "make":
             assert words[1] in targets, words
@@ -119,7 +116,7 @@ def _of_the_pipeline(words: list[str]) -> list[str]:
     words = [Path(words[0]).name, *words[1:]]
     if words[0] == "data-to-model":
         return words[1:]
-    if words[:3] in (["python", "-m", "storage"], ["python", "-m", "flows"]):
+    if words[:3] == ["python", "-m", "flows"]:
         return words[3:]
     if words[0] == "python" and len(words) > 1 and (script := re.fullmatch(r"flows/(\w+)\.py", words[1])):
         return ["run" if script[1] == "pipeline" else script[1], *words[2:]]

@@ -11,10 +11,10 @@ import pytest
 import safetensors.torch
 import torch
 
+from flows.__main__ import main
 from flows.cli.options import RunOptions
 from flows.cli.preflight import check_and_plan
 from storage import manifest, registry
-from storage.__main__ import main
 from storage.decision import Decision
 from storage.uri import CheckpointURI
 from tasks.download import download

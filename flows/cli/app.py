@@ -268,9 +268,7 @@ def watch() -> int:
     return watch.main()
 
 
-def main(name: str | None = None, *, words: Sequence[str] | None = None, more: typer.Typer | None = None) -> int:
-    """Run one command, `name` or else the first of `words`, and return its exit code; commands of `more` are added."""
-    if more:
-        app.registered_commands += more.registered_commands
+def main(name: str | None = None, *, words: Sequence[str] | None = None) -> int:
+    """Run one command, `name` or else the first of `words`, and return its exit code."""
     prog = f"python flows/{_SCRIPTS[name]}" if name else "data-to-model"
     return exits.execute(app, sys.argv[1:] if words is None else words, name=name, prog=prog, hint=hints.hint)

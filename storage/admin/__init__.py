@@ -1,1 +1,1 @@
-"""Implementation of `python -m storage`: commands that inspect, verify and clean up a storage root."""
+"""Commands that inspect, verify and clean up a storage root."""

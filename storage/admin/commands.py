@@ -1,4 +1,4 @@
-"""Commands of `python -m storage` that only look, and what all of them share."""
+"""Commands on storage that only look, and what all of them share."""
 
 import difflib
 import json
@@ -23,12 +23,7 @@ Result = Annotated[str, typer.Argument(metavar="RESULT", help=exits.NAMED)]
 
 _RUNS = "runs"
 
-app = exits.make_app(
-    "List and verify stored results, change the champion, and delete what is not needed.",
-    epilog="""\
-    Help for a command: data-to-model gc --help
-    exit codes: 0 success, 1 damage or failure, 2 invalid request, 130 interrupted, 143 terminated""",
-)
+app = typer.Typer()
 
 
 def command(function: Callable[..., int]) -> Callable[..., int]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.__main__ import main
 from storage import files, manifest, registry
-from storage.__main__ import main
 from storage.admin import catalog
 from storage.admin.gc import Garbage
 from storage.uri import Root

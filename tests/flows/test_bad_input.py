@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import storage.__main__
+from flows.__main__ import main
 from flows.cli import app, start
 from flows.server import deploy, up
 from storage import commits, manifest, tables
@@ -125,9 +125,9 @@ REQUESTS = [
     Bad("up --port {taken}", "--port {taken} cannot be used ... Address already in use"),
     Bad("deploy extra", "extra"),
     Bad("deploy", "PREFECT_API_URL ... http://***@[", {"PREFECT_API_URL": "http://user:secret@["}),
-    Bad("storage promote {raw}", "uri ... checkpoint ... {raw} of kind raw"),
-    Bad("storage promote {checkpoint}", "uri ... {checkpoint} ... not below a storage root"),
-    Bad("storage gc --keep-days=1.5", "--keep-days ... integer"),
+    Bad("promote {raw}", "uri ... checkpoint ... {raw} of kind raw"),
+    Bad("promote {checkpoint}", "uri ... {checkpoint} ... not below a storage root"),
+    Bad("gc --keep-days=1.5", "--keep-days ... integer"),
 ]
 
 
@@ -211,10 +211,9 @@ def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_beg
 ) -> None:
     for name, value in bad.env.items():
         monkeypatch.setenv(name, value.format(**places))
-    command, *words = bad.command.split(" ")
-    words = [word.format(**places).replace('""', "") for word in words]
+    words = [word.format(**places).replace('""', "") for word in bad.command.split(" ")]
     before, started = _listing(Path(places["root"])), time.monotonic()
-    code = storage.__main__.main(words) if command == "storage" else app.main(words=[command, *words])
+    code = main(words)
     took, said = time.monotonic() - started, capsys.readouterr()
     line = said.err.removeprefix(f"{app.STARTING}\n")
     assert (code, said.out, len(line.splitlines())) == (2, "", 1), said.err

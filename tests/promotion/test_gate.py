@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from flows.__main__ import main
 from storage import commits, files, manifest, registry
-from storage.__main__ import main
 from storage.decision import Decision
 from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
 from tasks.learning import recipes, sources

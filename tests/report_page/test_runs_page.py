@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from flows.__main__ import main
 from storage import files, manifest, registry
-from storage.__main__ import main
 from storage.uri import Root
 from tasks import report_page
 from tests.report_page.browser import VIEWS, Browser, chromium

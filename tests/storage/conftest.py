@@ -1,11 +1,11 @@
-"""Commands of `python -m storage` in this process."""
+"""Commands in this process."""
 
 import dataclasses
 from collections.abc import Callable
 
 import pytest
 
-from storage.__main__ import main
+from flows.__main__ import main
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`python -m storage` as a user sees it: output and exit codes."""
+"""Commands on storage as a user sees them: output and exit codes."""
 
 import json
 import os
@@ -361,7 +361,7 @@ class TestProcess:
 
     def test_reader_that_has_seen_enough_is_no_error(self, tmp_path: Path) -> None:
         results.run(Root(f"{tmp_path}/data"), "model")
-        pipe = f"{sys.executable} -m storage ls | head -c 1"
+        pipe = f"{sys.executable} -m flows ls | head -c 1"
         env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
         answer = subprocess.run(["sh", "-c", pipe], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
         assert (answer.stdout, answer.stderr) == ("c", "")
@@ -372,14 +372,14 @@ class TestProcess:
         stray.touch()
         os.utime(stray, (0, 0))
         env = {**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONIOENCODING": "ascii"}
-        command = [sys.executable, "-m", "storage", "gc", "--dry-run"]
+        command = [sys.executable, "-m", "flows", "gc", "--dry-run"]
         answer = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert (answer.returncode, answer.stderr) == (0, "")
         assert "stray-\\udcff" in answer.stdout
 
     def test_nothing_heavy_is_imported(self) -> None:
         heavy = "{'ray', 'torch', 'prefect', 's3fs', 'rich.console', 'pyarrow'}"
-        program = f"import sys, storage.__main__; print(*{heavy} & set(sys.modules))"
+        program = f"import sys, flows.__main__; print(*{heavy} & set(sys.modules))"
         answer = subprocess.run(
             [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=True
         )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.__main__ import main
 from storage import champions, commits, files, manifest, reference, registry
-from storage.__main__ import main
 from storage.admin import catalog, lineage, verify
 from storage.admin.gc import Garbage
 from storage.uri import URI, Root

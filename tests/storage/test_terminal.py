@@ -41,8 +41,8 @@ def test_control_characters_of_a_name_are_shown_and_not_obeyed(capsys: pytest.Ca
 def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(root: Root, model: Model) -> None:
     folder = Path(root).parent
     for words in (["ls"], ["lineage", model.report]):
-        _, lines = typed(["-m", "storage", *words], folder=folder)
-        command = [sys.executable, "-m", "storage", *words]
+        _, lines = typed(["-m", "flows", *words], folder=folder)
+        command = [sys.executable, "-m", "flows", *words]
         env = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(CHECKOUT)}
         done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=True)
         assert done.stderr == "" and [line.replace(f"{folder}/", "") for line in done.stdout.splitlines()] == lines

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-import storage.__main__
+from flows.__main__ import main
 from flows.cli import app
 from storage import commits, files, manifest
 from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
@@ -89,7 +89,7 @@ def test_card_says_how_good_the_model_is_and_how_far_the_file_differs(
     facts += [f"{proof['largest_difference']:.1e}", made.parents["checkpoint"].digest]
     assert [fact for fact in facts if fact not in card] == []
     assert str(Path(exported).parents[1]) not in card, "names of results, no paths of this machine"
-    assert storage.__main__.main(["ls", "export", "--storage", Root(exported.parent.parent)]) == 0
+    assert main(["ls", "export", "--storage", Root(exported.parent.parent)]) == 0
     assert f"{made.statistics['test_accuracy']:.4f}" in capsys.readouterr().out
 
 
