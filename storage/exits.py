@@ -76,22 +76,17 @@ def verbatim(text: str) -> str:
 def parse_csv(text: str) -> Path:
     """Return the path of a file that can be written."""
     path = Path(text).expanduser().resolve()
-    if path.is_dir():
-        raise typer.BadParameter(f"must be a file, got the folder {text!r}; add a name")
-    if not path.parent.is_dir():
-        raise typer.BadParameter(f"the folder {path.parent} does not exist; create it, or choose another file")
-    if not os.access(path.parent, os.W_OK):
-        raise typer.BadParameter(f"the folder {path.parent} is not writable; choose another file")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"must be a file in an existing, writable folder, got {text!r}; choose another")
     return path
 
 
 def parse_folder(text: str) -> Path:
     """Return the path of a folder that is empty or can be created."""
     path = Path(text).expanduser().absolute()
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise typer.BadParameter(f"must be an empty or a new folder, got {text!r}; choose another")
-    if not path.exists() and not os.access(path.parent, os.W_OK):
-        raise typer.BadParameter(f"the folder {path.parent} does not exist or is not writable; choose another")
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if not is_empty and (path.exists() or not os.access(path.parent, os.W_OK)):
+        raise typer.BadParameter(f"must be an empty folder, or new in a writable one, got {text!r}; choose another")
     return path
 
 

@@ -165,9 +165,8 @@ def describe_run(plan: "Plan") -> str:
 
 def _seconds(text: str, *, option: str) -> float:
     """Return the seconds of a duration such as `30s`, `10m`, `2h` or `1d`; raise `ValueError` naming `option`."""
-    if not isinstance(text, str) or not re.match(r"^[0-9]+(\.[0-9]+)?[smhd]$", text):
-        raise ValueError(f"{option} must be a number with a unit, s, m, h or d, got {text!r}; use for example 10m")
-    seconds = float(text[:-1]) * _SECONDS[text[-1]]
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", str(text))
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not 0 < seconds <= _MOST_S:
-        raise ValueError(f"{option} must be more than 0s and at most 365d, got {text!r}; use for example 10m")
+        raise ValueError(f"{option} must be a number with a unit (s, m, h, d), at most 365d, got {text!r}; use 10m")
     return seconds

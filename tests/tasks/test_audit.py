@@ -163,7 +163,7 @@ def test_data_may_be_the_name_of_a_source() -> None:
     ("more", "says"),
     [
         (["--set", "start=champion"], "start must not be champion in an audit"),
-        (["--copy-to", str(Path(__file__).parent)], "--copy-to: must be an empty or a new folder"),
+        (["--copy-to", str(Path(__file__).parent)], "--copy-to: must be an empty folder, or new"),
     ],
 )
 def test_invalid_request_is_refused_in_one_line(
