@@ -22,40 +22,30 @@ _REFERENCES = TypeAdapter(tuple[str, ...])
 
 
 class Uses:
-    """Results that a run uses, named in its marker below `root` and below the roots of `uris` that it may write to."""
+    """Results that a run uses, named in its marker below `root`."""
 
-    def __init__(self, root: Root, uris: Iterable[URI], *, run: str) -> None:
-        uris = list(uris)
-        others = {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}
-        self._uris = set[URI]()
-        self._markers = {each: each.child(f"{FOLDER}/{run}.json") for each in (root, *others)}
-        self._root = root
-        self.add(uris)
+    def __init__(self, root: Root, *, run: str) -> None:
+        self._root, self._uris = root, set[URI]()
+        self.marker = root.child(f"{FOLDER}/{run}.json")
 
     def add(self, uris: Iterable[URI]) -> None:
         """Name `uris` too; garbage collection that starts afterwards keeps them."""
         self._uris.update(uris)
-        for root, marker in self._markers.items():
-            references = sorted({reference.of(uri, root=root) for uri in self._uris})
-            with contextlib.nullcontext() if root is self._root else contextlib.suppress(OSError):
-                files.put(marker, _REFERENCES.dump_json(tuple(references), indent=1))
-
-    def remove(self) -> None:
-        """Delete the markers; one that cannot be deleted expires."""
-        for marker in self._markers.values():
-            with contextlib.suppress(OSError):
-                files.remove(marker)
+        references = sorted(reference.of(uri, root=self._root) for uri in self._uris)
+        files.put(self.marker, _REFERENCES.dump_json(tuple(references), indent=1))
 
 
 @contextlib.contextmanager
 def using(root: Root, uris: Iterable[URI], *, run: str) -> Iterator[Uses]:
-    """Name `uris`, and those that the block adds, in the marker of `run` below `root` and below the roots of `uris`.
+    """Name `uris`, and those that the block adds, in the marker of `run` below `root`.
 
-    The marker goes with the end of the block, unless that is an error.
+    The marker goes with the end of the block, unless that is an error; one that cannot be deleted expires.
     """
-    uses = Uses(root, uris, run=run)
+    uses = Uses(root, run=run)
+    uses.add(uris)
     yield uses
-    uses.remove()
+    with contextlib.suppress(OSError):
+        files.remove(uses.marker)
 
 
 def used(root: Root, *, since: float) -> set[URI]:
