@@ -17,23 +17,19 @@ class Tree:
     """True if everything in the lineage exists with its size and no parent changed."""
     _shown: set[URI] = dataclasses.field(default_factory=set)
 
-    def add(self, role: str, uri: URI, *, first: str = "", rest: str = "") -> None:
-        """Append `uri` and its ancestors; `first` is the prefix of its own line, `rest` that of the lines below."""
+    def add(self, role: str, uri: URI, *, indent: str = "") -> None:
+        """Append `uri`, and below it, further to the right, its ancestors."""
         if uri in self._shown:
-            self.lines.append(f"{first}{role}  {uri}  (see above)")
+            self.lines.append(f"{indent}{role}  {uri}  (see above)")
             return
         self._shown.add(uri)
         folder = catalog.find(uri)
         wrong = _wrong(folder)
         self.is_sound = self.is_sound and not wrong
-        self.lines.append("  ".join(filter(None, [f"{first}{role}", uri, wrong])))
-        below = [*sorted(folder.parents.items()), *(("", source) for source in _sources(folder))]
-        for number, (parent_role, parent) in enumerate(below, start=1):
-            branch, trunk = ("└─ ", "   ") if number == len(below) else ("├─ ", "│  ")
-            if isinstance(parent, URI):
-                self.add(parent_role, parent, first=rest + branch, rest=rest + trunk)
-            else:
-                self.lines.append(f"{rest}{branch}{parent}")
+        self.lines.append("  ".join(filter(None, [f"{indent}{role}", uri, wrong])))
+        for parent_role, parent in sorted(folder.parents.items()):
+            self.add(parent_role, parent, indent=f"{indent}  ")
+        self.lines += [f"{indent}  {source}" for source in _sources(folder)]
 
 
 def of(uri: URI, role: str) -> Tree:

@@ -123,11 +123,11 @@ class TestLineage:
         assert (answer.code, answer.err) == (0, [])
         assert answer.out == [
             f"predictions  {model.predictions}",
-            f"├─ checkpoint  {model.checkpoint}",
-            f"│  └─ prepared  {model.prepared}",
-            f"│     └─ raw  {model.raw}",
-            f"│        └─ {SOURCE['name']}  sha256 {SOURCE['sha256']}  from {SOURCE['url']}",
-            f"└─ dataset  {model.prepared}  (see above)",
+            f"  checkpoint  {model.checkpoint}",
+            f"    prepared  {model.prepared}",
+            f"      raw  {model.raw}",
+            f"        {SOURCE['name']}  sha256 {SOURCE['sha256']}  from {SOURCE['url']}",
+            f"  dataset  {model.prepared}  (see above)",
         ]
 
     def test_checksums_are_told_with_the_files_or_by_what_was_made_of_them(self, root: Root, ask: Ask) -> None:
@@ -135,11 +135,11 @@ class TestLineage:
         raw = results.commit(root, "raw", "model", files=downloaded)
         source = f"{SOURCE['name']}  sha256 {SOURCE['sha256']}  from {SOURCE['url']}"
         answer = ask("lineage", raw)
-        assert (answer.code, answer.out) == (0, [f"raw  {raw}", f"└─ files  {downloaded}", f"   └─ {source}"])
+        assert (answer.code, answer.out) == (0, [f"raw  {raw}", f"  files  {downloaded}", f"    {source}"])
         files.remove(downloaded)
         answer = ask("lineage", raw)
-        missing = f"├─ files  {downloaded}  MISSING: not committed"
-        assert (answer.code, answer.out) == (1, [f"raw  {raw}", missing, f"└─ {source}"])
+        missing = f"  files  {downloaded}  MISSING: not committed"
+        assert (answer.code, answer.out) == (1, [f"raw  {raw}", missing, f"  {source}"])
 
     @pytest.mark.parametrize(
         ("change", "words"),
@@ -155,7 +155,7 @@ class TestLineage:
         change(model.prepared)
         answer = ask("lineage", model.checkpoint)
         assert (answer.code, answer.err, answer.out[0]) == (1, [], f"checkpoint  {model.checkpoint}")
-        assert answer.out[1].startswith(f"└─ prepared  {model.prepared}  ") and words in answer.out[1]
+        assert answer.out[1].startswith(f"  prepared  {model.prepared}  ") and words in answer.out[1]
 
 
 class TestVerify:
