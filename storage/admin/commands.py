@@ -1,5 +1,6 @@
 """Commands on storage that only look, and what all of them share."""
 
+import contextlib
 import difflib
 import json
 import os
@@ -8,14 +9,13 @@ from typing import Annotated
 
 import typer
 
-from storage import access, champions, exits, files, manifest, terminal
+from storage import access, exits, files, manifest, terminal
 from storage.admin import catalog, format, listing, runs
 from storage.admin import lineage as ancestors
 from storage.admin import verify as checks
 from storage.admin.catalog import Folder
 from storage.exits import Storage
 from storage.kinds import KINDS
-from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import Root, parse_root
 
@@ -155,15 +155,13 @@ def verify(
         root = existing_root(storage)
         folders = catalog.read_folders(catalog.list_folders(root, KINDS))
         folders = [folder for folder in folders if folder.committed is not None or folder.damage]
-        for name in champions.registered_models(root):
-            try:
-                stack = champions.promotion_stack(champions.decisions(root, name))
-            except Damaged as error:
-                damaged.append(str(error))
-                continue
-            champion = stack[-1].champion if stack else None
-            if champion and not manifest.is_committed(champion):
-                damaged.append(f"{champion}, the champion of {name}, is not committed; restore it, or promote another")
+        decisions, damaged = listing.current_champions(root)
+        current = {name: decision.champion for name, decision in decisions.items() if decision and decision.champion}
+        damaged += [
+            f"{champion}, the champion of {name}, is not committed; restore it, or promote another"
+            for name, champion in current.items()
+            if not manifest.is_committed(champion)
+        ]
     sizes = [file.size for folder in folders if folder.manifest for file in folder.manifest.files]
     for folder in folders:
         damaged += [*checks.of_folder(folder, deep=deep), *checks.of_lost_parents(folder)]
@@ -189,18 +187,13 @@ def existing_root(storage: str) -> Root:
 def result_folder(word: str, storage: str) -> Folder:
     """Return the committed or damaged result that `word` names."""
     uri = catalog.named(parse_root(storage), word, option="uri")
-    try:
+    with contextlib.suppress(FileNotFoundError):
         access.check_readable(uri, option="uri")
-    except FileNotFoundError:
-        raise ValueError(
-            f"uri: there is nothing at {uri}; use a result of `data-to-model ls`, or champion:NAME"
-        ) from None
-    folder = catalog.find(uri)
-    if folder.manifest is None and not folder.damage:
-        raise ValueError(
-            f"uri: {uri} is no result: it has no {manifest.NAME}; use one of `data-to-model ls`, or champion:NAME"
-        )
-    return folder
+        folder = catalog.find(uri)
+        if folder.manifest or folder.damage:
+            return folder
+    advice = "use one of `data-to-model ls`, or champion:NAME"
+    raise ValueError(f"uri: {uri} is no result: it has no {manifest.NAME}; {advice}")
 
 
 def show_lines(lines: Iterable[str]) -> None:
