@@ -299,27 +299,6 @@ class TestWrongRequests:
                 assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
                 assert answer.err[0].startswith("error: uri: ") and uri in answer.err[0]
 
-    @pytest.mark.parametrize(
-        ("words", "expected"),
-        [
-            (["ls", "run"], ["KIND", "did you mean runs?"]),
-            (["ls", "--nosuch"], ["--nosuch", "--help"]),
-            (["ls", "checkpoints"], ["KIND", "'checkpoints'", "checkpoint"]),
-            (["show", "s3://user:secret@bucket/x"], ["uri", "AWS_*"]),
-            (["ls", "--storage", "gopher://x"], ["--storage", "gopher://x"]),
-            (["ls", "--storage", ""], ["--storage", "an empty value"]),
-            (["ls", "--storage", "s3:/bucket/x"], ["--storage", "s3:/bucket/x"]),
-            (["gc", "--keep-days", "0"], ["--keep-days", "greater than or equal to 1"]),
-            (["promote", "x", "--register-as", "a/b"], ["--register-as", "'a/b'"]),
-        ],
-    )
-    def test_it_is_refused_in_one_line(self, ask: Ask, words: list[str], expected: list[str]) -> None:
-        answer = ask(*words)
-        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-        assert answer.err[0].startswith("error: ") and "secret" not in answer.err[0]
-        for word in expected:
-            assert word in answer.err[0]
-
 
 def test_traceback_of_an_unexpected_exception_is_shown_only_where_it_is_asked_for(
     root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
@@ -358,13 +337,6 @@ class TestProcess:
         monkeypatch.chdir("/")
         monkeypatch.setenv("PIPELINE_STORAGE", f"{tmp_path}/data/")
         assert len(ask("ls").out) == 7
-
-    def test_reader_that_has_seen_enough_is_no_error(self, tmp_path: Path) -> None:
-        results.run(Root(f"{tmp_path}/data"), "model")
-        pipe = f"{sys.executable} -m flows ls | head -c 1"
-        env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-        answer = subprocess.run(["sh", "-c", pipe], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
-        assert (answer.stdout, answer.stderr) == ("c", "")
 
     def test_undecodable_file_names_are_printed_escaped(self, tmp_path: Path) -> None:
         model = results.run(Root(f"{tmp_path}/data"), "model")

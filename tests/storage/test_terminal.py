@@ -11,24 +11,7 @@ from storage import terminal
 from storage.uri import Root
 from tests.runs import CHECKOUT
 from tests.storage import results
-from tests.storage.results import Model
 from tests.terminal import typed
-
-NAME = "a-data-set-with-quite-a-long-name"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Root:
-    """A root that lies in the working directory of the terminal, as ./data does, in a folder with a space."""
-    return Root(str(tmp_path / "my project" / "data"))
-
-
-@pytest.fixture
-def model(root: Root) -> Model:
-    """The champion."""
-    model = results.run(root, NAME)
-    results.decide(root, model)
-    return model
 
 
 def test_control_characters_of_a_name_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,8 +21,10 @@ def test_control_characters_of_a_name_are_shown_and_not_obeyed(capsys: pytest.Ca
     )
 
 
-def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(root: Root, model: Model) -> None:
-    folder = Path(root).parent
+def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "my project"
+    root = Root(str(folder / "data"))
+    model = results.run(root, "a-data-set-with-quite-a-long-name")
     for words in (["ls"], ["lineage", model.report]):
         _, lines = typed(["-m", "flows", *words], folder=folder)
         command = [sys.executable, "-m", "flows", *words]
