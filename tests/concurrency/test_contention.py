@@ -5,7 +5,6 @@ failed may have to be tried again.
 """
 
 import contextlib
-import dataclasses
 import json
 import multiprocessing
 import os
@@ -24,23 +23,12 @@ from storage import manifest, registry
 from storage.uri import URI, Root
 from tests.concurrency import worker
 from tests.concurrency.worker import MODEL, Spec
-from tests.faults.proxy import Fault, Proxy, serve
-from tests.s3 import Server
 
 SEED = int(os.environ.get("CONTENTION_SEED", "17"))
 STEPS = {"local": 1200, "s3": 400}
 WORKERS = 4
 STOP_S = {"local": 0.25, "s3": 1.0}
 """Usual time for which a process is stopped."""
-_FAULTS: dict[str, tuple[Fault, ...]] = {
-    "GET": ("500", "503", "reset", "truncated", "lost"),
-    "PUT": ("500", "503", "reset", "lost", "lost", "lost"),
-    "HEAD": ("503", "reset"),
-    "POST": ("500", "reset", "lost"),
-    "DELETE": ("500", "reset", "lost"),
-}
-_SPOILT = 0.02
-"""Share of the requests to S3 that get a fault."""
 
 
 @pytest.mark.slow
@@ -48,18 +36,17 @@ def test_contending_processes_lose_and_damage_nothing(
     root: Root, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     kind = "s3" if root.is_s3 else "local"
-    server = request.getfixturevalue("s3") if root.is_s3 else None
+    environment = request.getfixturevalue("s3").environment() if root.is_s3 else {}
     steps = int(os.environ.get("CONTENTION_STEPS", STEPS[kind])) // WORKERS
-    spec = Spec(root=root, log=tmp_path, seed=SEED, steps=steps, environment={})
-    with _spoiling(server) as (environment, injected):
-        logs = [tmp_path / f"{number}.jsonl" for number in range(WORKERS)]
-        strikes = _run([dataclasses.replace(spec, log=log, environment=environment) for log in logs], STOP_S[kind])
-    print(f"seed {SEED}: {strikes}, {Counter(injected)}")
+    logs = [tmp_path / f"{number}.jsonl" for number in range(WORKERS)]
+    specs = [Spec(root=root, log=log, seed=SEED, steps=steps, environment=environment) for log in logs]
+    strikes = _run(specs, STOP_S[kind])
+    print(f"seed {SEED}: {strikes}")
     outcomes = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     assert [outcome["error"] for outcome in outcomes if "error" in outcome] == []
     _check_commits(outcomes)
     _check_registry(root, outcomes)
-    assert strikes["stopped"] and strikes["killed"] and (kind == "local" or "lost" in injected)
+    assert strikes["stopped"] and strikes["killed"]
     assert sum("begun" in outcome for outcome in outcomes) == steps * WORKERS
 
 
@@ -135,30 +122,3 @@ def _stopped(process: ForkServerProcess) -> Iterator[None]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGCONT)
-
-
-class _RandomFaults(Proxy):
-    def __init__(self, server: str) -> None:
-        super().__init__(server)
-        self._chance = random.Random(SEED)
-
-    def fault_of(self, method: str, path: str) -> Fault | None:
-        """Return the fault for the request that just came in: for most, none."""
-        with self._taking:
-            if self._chance.random() >= _SPOILT:
-                return None
-            fault = self._chance.choice(_FAULTS[method])
-            self.injected.append((fault, method, path))
-            return fault
-
-
-@contextlib.contextmanager
-def _spoiling(server: Server | None) -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Yield the variables that send a worker to a proxy before `server`, and a list for the faults it will inject."""
-    injected: list[str] = []
-    if not server:
-        yield {}, injected
-        return
-    with serve(server.endpoint, _RandomFaults(server.endpoint)) as proxy:
-        yield server.environment() | {"AWS_ENDPOINT_URL": proxy.endpoint}, injected
-        injected += [fault for fault, _, _ in proxy.injected]

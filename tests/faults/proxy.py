@@ -72,9 +72,9 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def serve(server: str, proxy: Proxy | None = None) -> Iterator[Proxy]:
+def serve(server: str) -> Iterator[Proxy]:
     """A proxy before the S3 server at `server`, `http://host:port`, on a free port."""
-    proxy = proxy or Proxy(server)
+    proxy = Proxy(server)
     with _Server(proxy) as listener:
         proxy.endpoint = f"http://127.0.0.1:{listener.server_port}"
         thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
