@@ -6,7 +6,7 @@ a marker for `DAYS` days after it was written.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pydantic import TypeAdapter
 
@@ -21,31 +21,24 @@ DAYS = 7
 _REFERENCES = TypeAdapter(tuple[str, ...])
 
 
-class Uses:
-    """Results that a run uses, named in its marker below `root`."""
-
-    def __init__(self, root: Root, *, run: str) -> None:
-        self._root, self._uris = root, set[URI]()
-        self.marker = root.child(f"{FOLDER}/{run}.json")
-
-    def add(self, uris: Iterable[URI]) -> None:
-        """Name `uris` too; garbage collection that starts afterwards keeps them."""
-        self._uris.update(uris)
-        references = sorted(reference.of(uri, root=self._root) for uri in self._uris)
-        files.put(self.marker, _REFERENCES.dump_json(tuple(references), indent=1))
-
-
 @contextlib.contextmanager
-def using(root: Root, uris: Iterable[URI], *, run: str) -> Iterator[Uses]:
-    """Name `uris`, and those that the block adds, in the marker of `run` below `root`.
+def using(root: Root, uris: Iterable[URI], *, run: str) -> Iterator[Callable[[Iterable[URI]], None]]:
+    """Name `uris` in the marker of `run` below `root`; yield a function that names more.
 
-    The marker goes with the end of the block, unless that is an error; one that cannot be deleted expires.
+    Garbage collection that starts afterwards keeps them. The marker goes with the end of the block, unless that is an
+    error; one that cannot be deleted expires.
     """
-    uses = Uses(root, run=run)
-    uses.add(uris)
-    yield uses
+    marker, named = root.child(f"{FOLDER}/{run}.json"), set[URI]()
+
+    def use(uris: Iterable[URI]) -> None:
+        named.update(uris)
+        references = sorted(reference.of(uri, root=root) for uri in named)
+        files.put(marker, _REFERENCES.dump_json(tuple(references), indent=1))
+
+    use(uris)
+    yield use
     with contextlib.suppress(OSError):
-        files.remove(uses.marker)
+        files.remove(marker)
 
 
 def used(root: Root, *, since: float) -> set[URI]:

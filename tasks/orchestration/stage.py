@@ -6,7 +6,7 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,6 @@ from storage.error_policy import Permanent
 from storage.failpoints import failpoint
 from storage.manifest import Manifest
 from storage.uri import URI, Root, redact_text
-from storage.uses import Uses
 from tasks.jobs.deadline import deadline
 
 
@@ -39,8 +38,8 @@ class Stage:
     started: float = dataclasses.field(default_factory=time.monotonic)
 
 
-_run: ContextVar[tuple[Uses, list[Stage], float] | None] = ContextVar("run", default=None)
-"""What the run uses, its stages so far, and its start by the monotonic clock."""
+_run: ContextVar[tuple[Callable[[Iterable[URI]], None], list[Stage], float] | None] = ContextVar("run", default=None)
+"""Function that names what the run uses, its stages so far, and its start by the monotonic clock."""
 _stage: ContextVar[Stage | None] = ContextVar("stage", default=None)
 
 
@@ -49,9 +48,9 @@ def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Stage]]:
     """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order."""
     from prefect.runtime import flow_run
 
-    with uses.using(root, uris, run=str(flow_run.id or uuid4())) as used:
+    with uses.using(root, uris, run=str(flow_run.id or uuid4())) as use:
         stages: list[Stage] = []
-        token = _run.set((used, stages, time.monotonic()))
+        token = _run.set((use, stages, time.monotonic()))
         try:
             yield stages
         finally:
@@ -79,9 +78,9 @@ def stage(
     log = logger()
     current = Stage(name=name, uri=uri)
     _stage.set(current)
-    used, stages, _ = _run.get() or (None, [], 0.0)
-    if used is not None and uri is not None:
-        used.add([uri])
+    use, stages, _ = _run.get() or (None, [], 0.0)
+    if use is not None and uri is not None:
+        use([uri])
     recorded = manifest.find(uri) if uri is not None else None
     if uri is not None and recorded is not None:
         _check_parents(uri, recorded, parents or {})

@@ -17,9 +17,9 @@ def used(root: Root, *, days_later: float = 0) -> set[URI]:
 
 def test_what_a_run_uses_is_named_until_it_has_succeeded(root: Root) -> None:
     first, second = (results.place(root, "checkpoint", name) for name in ("first", "second"))
-    with uses.using(root, [first], run="a") as run:
+    with uses.using(root, [first], run="a") as use:
         assert first in used(root)
-        run.add([second])
+        use([second])
         assert used(root) >= {first, second}
         with uses.using(root, [second], run="b"):
             assert files.children(root.child("uses")) == ["a.json", "b.json"]
