@@ -1,7 +1,6 @@
 """Every command's way in and out: parsing its words, exit codes, and the line on stderr that explains a failure."""
 
 import contextlib
-import importlib.metadata
 import inspect
 import io
 import os
@@ -34,36 +33,13 @@ _Hint = Callable[[str, Sequence[str]], str]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def make_app(help: str, *, epilog: str) -> typer.Typer:
-    """Return an application without commands, with plain help, `--version` and no completion."""
-    app = typer.Typer(
-        help=verbatim(help), epilog=verbatim(epilog), add_completion=False, rich_markup_mode=None, no_args_is_help=False
-    )
-
-    @app.callback()
-    def common(
-        version: Annotated[
-            bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
-        ] = False,
-    ) -> None:
-        pass
-
-    return app
-
-
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
-        print(f"data-to-model {importlib.metadata.version('data-to-model')}")
-        raise typer.Exit
-
-
-def command(app: typer.Typer, name: str | None = None, **options: Any) -> Callable[[_Command], _Command]:
+def command(app: typer.Typer, **options: Any) -> Callable[[_Command], _Command]:
     """Register the decorated function as a command of `app`; its docstring is the help."""
 
     def register(function: _Command) -> _Command:
         text = inspect.getdoc(function) or ""
         summary = " ".join(text.partition("\n\n")[0].split())  # else the list of commands cuts it
-        return app.command(name, help=verbatim(text), short_help=summary, **options)(function)
+        return app.command(help=verbatim(text), short_help=summary, **options)(function)
 
     return register
 

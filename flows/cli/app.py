@@ -4,6 +4,7 @@ Modules of the commands are imported after the command line has been parsed: an 
 """
 
 import functools
+import importlib.metadata
 import inspect
 import os
 import sys
@@ -36,17 +37,26 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 STARTING = "starting: checking the request ..."
 """First line of a run: the imports and checks that follow it take seconds."""
 
-app = exits.make_app(
-    "From images and labels to a model that retrains itself.",
-    epilog="""\
+app = typer.Typer(
+    epilog=exits.verbatim("""
     examples:
       data-to-model run                                train on the bundled digits; results go to ./data
       data-to-model run --data ~/photos --check        your own images, <class>/*.jpg: what would be done
       data-to-model run --data ~/photos
       data-to-model predict --data ~/new-photos --csv predictions.csv
 
-    Help for a command: data-to-model run --help""",
+    Help for a command: data-to-model run --help"""),
+    add_completion=False,
+    rich_markup_mode=None,
 )
+
+
+@app.callback(invoke_without_command=True)
+def common(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """From images and labels to a model that retrains itself."""
+    if version:
+        print(f"data-to-model {importlib.metadata.version('data-to-model')}")
+        raise typer.Exit
 
 
 def _command(epilog: str) -> Callable[[_Function], _Function]:

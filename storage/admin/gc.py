@@ -22,7 +22,6 @@ _OURS = re.compile(rf".+-[0-9a-f]{{{FINGERPRINT_LENGTH}}}", re.DOTALL)
 class Removal:
     """One folder or file that may be deleted."""
 
-    folder: Folder
     uri: URI
     """The whole folder, or a file or folder in it."""
     size: int
@@ -123,22 +122,22 @@ class Garbage:
             what = "scratch files" if folder.kind == SCRATCH else "no manifest"
             age = f"committed {self._age(changed)} ago, not needed"
             why = age if folder.manifest else f"{what}, unchanged for {self._age(changed)}"
-            yield Removal(folder=folder, uri=folder.uri, size=folder.size, why=why)
+            yield Removal(uri=folder.uri, size=folder.size, why=why)
         elif folder.manifest:
             listed = {manifest.NAME, *(file.path for file in folder.manifest.files)}
             listed |= {os.path.dirname(path) for path in listed}  # on S3, a key may be named like a folder
             for entry in folder.entries:
                 if self._is_old(entry.modified) and entry.path not in listed:
                     why = f"not listed in the manifest, unchanged for {self._age(entry.modified)}"
-                    yield Removal(folder=folder, uri=folder.uri.child(entry.path), size=entry.size, why=why)
+                    yield Removal(uri=folder.uri.child(entry.path), size=entry.size, why=why)
 
     def _old_markers(self) -> Iterator[Removal]:
         """Yield the use markers that no longer count."""
-        folder = catalog.read_folder(self._root.child(uses.FOLDER), uses.FOLDER)
-        for entry in folder.entries:
+        folder = self._root.child(uses.FOLDER)
+        for entry in files.walk(folder):
             if self._now - entry.modified >= uses.DAYS * _DAY_S:
                 why = f"marker of a run that wrote it {self._age(entry.modified)} ago"
-                yield Removal(folder=folder, uri=folder.uri.child(entry.path), size=entry.size, why=why)
+                yield Removal(uri=folder.child(entry.path), size=entry.size, why=why)
 
     def _is_old(self, time: float) -> bool:
         return self._now - time >= self._keep_s
