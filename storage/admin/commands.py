@@ -11,7 +11,6 @@ import typer
 
 from storage import access, exits, files, manifest, terminal
 from storage.admin import catalog, format, listing, runs
-from storage.admin import lineage as ancestors
 from storage.admin import verify as checks
 from storage.admin.catalog import Folder
 from storage.exits import Storage
@@ -123,7 +122,7 @@ def lineage(uri: Result, *, storage: Storage = "./data") -> int:
       data-to-model lineage data/predictions/mnist-resnet18-8f26bb22d705
     """
     folder = result_folder(uri, storage)
-    tree = ancestors.of(folder.uri, folder.kind or "result")
+    tree = checks.lineage(folder.uri, folder.kind or "result")
     show_lines(tree.lines)
     return 0 if tree.is_sound else exits.FAILED
 

@@ -11,7 +11,7 @@ import pytest
 
 from flows.__main__ import main
 from storage import champions, commits, files, manifest, reference, registry
-from storage.admin import catalog, lineage, verify
+from storage.admin import catalog, verify
 from storage.admin.gc import Garbage
 from storage.uri import URI, Root
 from tests.storage import results
@@ -31,7 +31,7 @@ def test_all_of_a_root_is_found_where_it_was_moved_to(root: Root) -> None:
         Model(**{role: type(uri)(now.child(uri.removeprefix(f"{before}/"))) for role, uri in vars(model).items()})
         for model in (first, second)
     )
-    tree = lineage.of(second.report, "report")
+    tree = verify.lineage(second.report, "report")
     assert tree.is_sound
     assert {word for line in tree.lines for word in line.split() if word.startswith(now)} == second.all()
     assert main(["ls", "--storage", now]) == main(["verify", "--deep", "--storage", now]) == 0
@@ -41,7 +41,7 @@ def test_all_of_a_root_is_found_where_it_was_moved_to(root: Root) -> None:
     assert champions.rollback(now, DATA).champion == first.checkpoint
     garbage = Garbage(now, keep_days=1, now=time.time() + 2 * 24 * 3600)
     assert {removal.uri for removal in garbage.remove(garbage.find())} == second.all()
-    assert manifest.find(first.raw) and lineage.of(first.report, "report").is_sound
+    assert manifest.find(first.raw) and verify.lineage(first.report, "report").is_sound
 
 
 def test_parent_below_another_root_keeps_its_uri_and_has_its_digest(
