@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ValidationInfo, field_validator
 
+from storage import terminal
 from storage.uri import URI, CheckpointURI, EvaluationURI
 
 METRICS: Final = {"accuracy": "test_accuracy", "balanced_accuracy": "balanced_accuracy", "macro_f1": "macro_f1"}
@@ -137,6 +138,12 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
         if self.withdraws:
             return "rollback"
         return "promoted" if self.promoted else "unchanged" if self.challenger == self.champion else "rejected"
+
+    @property
+    def account(self) -> str:
+        """Time, author and reason, if known: `2026-11-23 14:05 by ada: promoted by hand`."""
+        known = [terminal.moment(self.decided) if self.decided else "", f"by {self.author}" if self.author else ""]
+        return ": ".join(filter(None, [" ".join(filter(None, known)), self.reason]))
 
     @property
     def comparisons(self) -> list[str]:

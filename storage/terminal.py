@@ -1,11 +1,13 @@
-"""What users read in a terminal: counts, and text that cannot act on it.
+"""What users read in a terminal: counts, sizes, times, aligned tables, and text that cannot act on it.
 
 Lines are never folded here: a terminal wraps a long one itself, and a URI in it is still copied whole.
 """
 
+import datetime
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -16,6 +18,27 @@ def count(number: float, noun: str) -> str:
     """Format a number with its noun: `1 file`, `2,000 files`, `0.5 CPUs`."""
     shown = f"{int(number):,}" if number == int(number) else f"{number:g}"
     return f"{shown} {noun}" if number == 1 else f"{shown} {noun}s"
+
+
+def size(num_bytes: int) -> str:
+    """Format a number of bytes: `1.5 MB`."""
+    from rich.filesize import decimal
+
+    return decimal(num_bytes)
+
+
+def moment(time: datetime.datetime) -> str:
+    """Format a time as local time to the minute: `2026-11-23 14:05`."""
+    return time.astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> Iterator[str]:
+    """Yield a line for each row with aligned columns, those in `right` to the right; lines are never cut or wrapped."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        aligned = [f"{cell:{'>' if i in right else '<'}{widths[i]}}" for i, cell in enumerate(row)]
+        yield "  ".join(aligned).rstrip()
 
 
 def printable(text: str) -> str:

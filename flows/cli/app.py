@@ -27,7 +27,7 @@ from flows.cli.options import (
     StorageOptions,
     parameter_names,
 )
-from storage import exits
+from storage import exits, terminal
 from tasks.jobs import dashboard
 
 _SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
@@ -183,11 +183,11 @@ def recipes(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help=f"{RECIPE} (default: list all)")] = None,
 ) -> int:
     """List the recipes, or every field of one: its value, its default and its meaning."""
-    from storage.admin import commands, format
+    from storage.admin import commands
     from tasks.learning import recipes
 
     with exits.refused_if_invalid():
-        commands.show_lines(recipes.described(recipes.load(name)) if name else format.table(recipes.table()))
+        commands.show_lines(recipes.described(recipes.load(name)) if name else terminal.table(recipes.table()))
     return 0
 
 

@@ -10,7 +10,6 @@ import pandas as pd
 from flows.cli import predictions_csv
 from flows.cli.options import DiffOptions, MistakesOptions
 from storage import exits, kinds, terminal
-from storage.admin import format
 from storage.admin.commands import existing_root
 from storage.decision import metric_title
 from storage.uri import DatasetURI
@@ -45,7 +44,7 @@ def mistakes(options: MistakesOptions) -> int:
         return 0
     exits.note(f"{terminal.count(len(rows), 'mistake')} in {terminal.count(num_rows, 'test row')} of {uri}")
     order = ["probability", "label", "prediction", *place]
-    for line in format.table([order, *([_cell(row[name]) for name in order] for row in rows)]):
+    for line in terminal.table([order, *([_cell(row[name]) for name in order] for row in rows)]):
         terminal.show(line)
     return 0
 
@@ -76,13 +75,13 @@ def diff(options: DiffOptions) -> int:
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:
-    yield from format.table([(name.upper(), document[name]["created"], document[name]["uri"]) for name in "ab"])
+    yield from terminal.table([(name.upper(), document[name]["created"], document[name]["uri"]) for name in "ab"])
     yield "what changed"
     yield from (f"  {line}" for line in document["changes"] or ["nothing that is recorded"])
     yield from (f"  {name} cannot be compared: {why}" for name, why in document["notes"].items())
     if tests := document["test_rows"]:
         yield f"metrics on the {terminal.count(tests['rows'], 'test row')} that both predicted"
-        yield from (f"  {line}" for line in format.table(_metrics(tests["metrics"]), right=(1, 2, 3)))
+        yield from (f"  {line}" for line in terminal.table(_metrics(tests["metrics"]), right=(1, 2, 3)))
         yield from [f"  {tests['note']}"] if tests["note"] else []
     for sort in data.SORTS:
         rows = [(row["file"], *_before(row)) for row in (document["data"] or data.NONE)[sort]]
@@ -107,7 +106,7 @@ def _before(row: Mapping[str, Any]) -> tuple[str, str]:
 def _list(title: str, rows: list[Any]) -> Iterator[str]:
     if rows:
         yield f"{title} ({len(rows):,})"
-        yield from (f"  {line}" for line in format.table(rows[:_SHOWN]))
+        yield from (f"  {line}" for line in terminal.table(rows[:_SHOWN]))
         yield from [f"  ... and {len(rows) - _SHOWN:,} more: --json"] if len(rows) > _SHOWN else []
 
 

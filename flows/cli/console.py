@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from storage import terminal
-from storage.admin import format
 from tasks.jobs.events import EPOCHS
 from tasks.learning import slices
 from tasks.learning.sources import mnist_sample
@@ -92,7 +91,7 @@ def show(summary: dict[str, Any]) -> None:
     for stage in summary["stages"]:
         reused = "reused" if stage["reused"] else ""
         rows.append((stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"]))
-    table = format.table(rows, right=(1,))
+    table = terminal.table(rows, right=(1,))
     for line in ["", *table, "", *_verdict(summary)]:
         terminal.show(line)
 
@@ -129,7 +128,7 @@ def _audit(summary: dict[str, Any]) -> Iterator[str]:
     yield f"suspects       {len(suspects):,}, {sum(row['sure'] for row in suspects):,} of them sure"
     if suspects:
         rows = [(row["file"], row["given"], row["likely"], f"{row['probability']:.3f}") for row in suspects]
-        yield from format.table([("file", "label", "likely", "probability"), *rows[:_CLASSES_SHOWN]], right=(3,))
+        yield from terminal.table([("file", "label", "likely", "probability"), *rows[:_CLASSES_SHOWN]], right=(3,))
     yield f"page           {summary['uris']['audit']}/index.html"
 
 

@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from storage import access, champions, exits, manifest, reference
-from storage.admin import format, listing
+from storage import access, champions, exits, manifest, reference, terminal
+from storage.admin import listing
 from storage.admin.commands import Result, app, command, complain, existing_root, result_folder, show_lines
 from storage.admin.gc import Garbage
 from storage.exits import Storage
 from storage.manifest import Damaged
-from storage.terminal import count
 from storage.uri import CheckpointURI, check_name
 
 __all__ = ["app"]
@@ -43,17 +42,15 @@ def history(
         decisions = champions.decisions(root, name.removeprefix("champion:"))
         for decision in decisions:
             show_lines([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
-            show_lines(f"        {line}" for line in [format.decided(decision), *decision.comparisons])
+            show_lines(f"        {line}" for line in [decision.account, *decision.comparisons])
         show_lines([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
         return 0
     current_champions, damaged = listing.current_champions(root)
     if not (current_champions or damaged):
         exits.note(f"{root} has no decisions; run the pipeline first")
     show_lines(
-        format.table(
-            (name, str(decision.champion), format.decided(decision))
-            if decision
-            else (name, "none", "no model passed the gate")
+        terminal.table(
+            (name, str(decision.champion), decision.account) if decision else (name, "none", "no model passed the gate")
             for name, decision in current_champions.items()
         )
     )
@@ -149,10 +146,10 @@ def gc(
         removals = garbage.find()
         for removal in removals if dry_run else garbage.remove(removals):
             verb = "would delete" if dry_run else "deleted"
-            show_lines([f"{verb}  {format.size(removal.size):>9}  {removal.uri}  ({removal.why})"])
+            show_lines([f"{verb}  {terminal.size(removal.size):>9}  {removal.uri}  ({removal.why})"])
             num_items, num_bytes = num_items + 1, num_bytes + removal.size
     except Damaged as error:
         raise Damaged(f"{error}; nothing more is deleted until this is fixed") from None
     verb = "Dry run: would delete" if dry_run else "Deleted"
-    show_lines([f"{verb} {count(num_items, 'item')} ({format.size(num_bytes)})"])
+    show_lines([f"{verb} {terminal.count(num_items, 'item')} ({terminal.size(num_bytes)})"])
     return 0

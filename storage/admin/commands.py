@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from storage import access, exits, files, manifest, terminal
-from storage.admin import catalog, format, listing, runs
+from storage.admin import catalog, listing, runs
 from storage.admin import verify as checks
 from storage.admin.catalog import Folder
 from storage.exits import Storage
@@ -165,7 +165,7 @@ def verify(
     for folder in folders:
         damaged += [*checks.of_folder(folder, deep=deep), *checks.of_lost_parents(folder)]
     show_lines(damaged)
-    what = f"{count(len(folders), 'result')}, {count(len(sizes), 'file')}, {format.size(sum(sizes))}"
+    what = f"{count(len(folders), 'result')}, {count(len(sizes), 'file')}, {terminal.size(sum(sizes))}"
     sound = "all files match their checksums" if deep else "all files present, sizes match"
     show_lines([f"{what}: {count(len(damaged), 'problem')}" if damaged else f"OK: {sound} ({what})"])
     return exits.FAILED if damaged else 0

@@ -4,8 +4,8 @@ import datetime
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from storage import champions, registry
-from storage.admin import catalog, format
+from storage import champions, registry, terminal
+from storage.admin import catalog
 from storage.admin.catalog import Folder
 from storage.decision import METRICS, Decision
 from storage.kinds import KINDS
@@ -56,18 +56,18 @@ def lines(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
     header = ("created", "kind", "rows", "files", "size", "accuracy", "balanced", "macro F1", "mark", "name")
     rows = [
         (
-            format.moment(datetime.datetime.fromisoformat(document["created"])),
+            terminal.moment(datetime.datetime.fromisoformat(document["created"])),
             document["kind"],
             "-" if document["rows"] is None else f"{document['rows']:,}",
             f"{document['files']:,}",
-            format.size(document["bytes"]),
+            terminal.size(document["bytes"]),
             *("-" if document[name] is None else f"{document[name]:.4f}" for name in METRICS.values()),
             ", ".join(document["marks"]),
             document["uri"],
         )
         for document in documents
     ]
-    return format.table([header, *rows], right=(2, 3, 4, 5, 6, 7))
+    return terminal.table([header, *rows], right=(2, 3, 4, 5, 6, 7))
 
 
 def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]]:

@@ -4,8 +4,8 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from storage import files
-from storage.admin import catalog, format, listing
+from storage import files, terminal
+from storage.admin import catalog, listing
 from storage.admin.catalog import Folder
 from storage.decision import METRICS
 from storage.kinds import REPORT
@@ -34,7 +34,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     header = ("created", "registered model", "recipe", "changed", *middle, "mark", "run")
     cells = [
         (
-            format.moment(datetime.datetime.fromisoformat(row["created"])),
+            terminal.moment(datetime.datetime.fromisoformat(row["created"])),
             row["registered_model"] or "-",
             row["recipe"] or "-",
             changes_as_text(row["changes"]) or "-",
@@ -45,7 +45,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
         for row in rows
     ]
-    return format.table([header, *cells], right=range(4, 8))
+    return terminal.table([header, *cells], right=range(4, 8))
 
 
 def changes_as_text(changes: Mapping[str, Any]) -> str:

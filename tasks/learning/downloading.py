@@ -17,8 +17,8 @@ from urllib.parse import quote, urlsplit
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 
 from storage import error_policy, files
-from storage.admin.format import size as in_units
 from storage.error_policy import Permanent, is_transient_download
+from storage.terminal import size as in_units
 from storage.uri import URI, is_web_address, redact, redact_text
 from tasks.learning.sources import Download, SourceFile, is_public
 

@@ -8,7 +8,6 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 
 from storage import manifest
-from storage.admin import format
 from storage.decision import Decision
 from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
 from tasks.jobs.preprocess.data_problems import find_data_problems
@@ -56,7 +55,7 @@ def summarize(
         "test_accuracy_interval": wilson(evaluated["test_accuracy"], evaluated["num_rows"]),
         "promoted": decision.promoted,
         "verdict": "unchanged" if is_reused else decision.verdict,
-        "reason": f"{decision.verdict} on {format.decided(decision)}" if is_reused else decision.reason,
+        "reason": f"{decision.verdict} on {decision.account}" if is_reused else decision.reason,
         "difference": decision.difference.model_dump() if decision.difference else None,
         "registered_model": plan.registered_model,
         "champion": decision.champion,
