@@ -18,8 +18,7 @@ if __name__ == "__main__":
 from prefect import Flow, flow
 from prefect.runtime import flow_run
 
-from flows.cli.app import described
-from flows.cli.options import RunOptions
+from flows.cli.options import RunOptions, described
 from flows.cli.preflight import check_and_plan
 from tasks.download import download
 from tasks.evaluate import evaluate

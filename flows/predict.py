@@ -17,8 +17,7 @@ if __name__ == "__main__":
 
 from prefect import Flow, flow
 
-from flows.cli.app import described
-from flows.cli.options import PredictOptions
+from flows.cli.options import PredictOptions, described
 from flows.cli.preflight import check_prediction
 from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import flow_options, planned, refused, unvisited

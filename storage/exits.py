@@ -1,14 +1,12 @@
-"""Every command's way in and out: parsing its words, exit codes, and the line on stderr that explains a failure."""
+"""Every command's way out: exit codes, and the line on stderr that explains a failure; and what all of them share."""
 
 import contextlib
 import inspect
-import io
 import os
-import re
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -29,7 +27,6 @@ Storage = Annotated[
     typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help="storage root: a folder or s3://bucket/prefix"),
 ]
 
-_Hint = Callable[[str, Sequence[str]], str]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -64,40 +61,6 @@ def parse_folder(text: str) -> Path:
     if not is_empty and (path.exists() or not os.access(path.parent, os.W_OK)):
         raise typer.BadParameter(f"must be an empty folder, or new in a writable one, got {text!r}; choose another")
     return path
-
-
-def execute(
-    app: typer.Typer,
-    words: Sequence[str],
-    *,
-    name: str | None = None,
-    prog: str,
-    hint: _Hint = lambda message, _: message,
-) -> int:
-    """Run a command, `name` or else the first of `words`, and return its exit code.
-
-    Without any word it prints the help. An invalid request is one line on stderr, which `hint` completes, and 2.
-    """
-    words = ["--help" if word == "-h" else word for word in words] or ([] if name else ["--help"])
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # file names may contain any bytes
-    group: Any = typer.main.get_command(app)
-
-    def work() -> int:
-        try:
-            with (group.commands[name] if name else group).make_context(prog, list(words)) as context:
-                return context.command.invoke(context) or 0
-        except typer.Exit as ended:  # after --help
-            return ended.exit_code
-        except typer.TyperException as error:
-            path = f"{prog} {words[0]}" if not name and words[0] in group.commands else prog
-            message = error.format_message().rstrip(".")
-            message = re.sub(r"^Invalid value for '(.*?)': (Value error, )?", r"\1: ", message)
-            message = hint(message, [name, *words] if name else words)
-            refuse(f"{message}; see {path} --help")
-
-    return guarded(work)
 
 
 def guarded(work: Callable[[], int]) -> int:

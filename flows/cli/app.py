@@ -6,10 +6,12 @@ Modules of the commands are imported after the command line has been parsed: an 
 import functools
 import importlib.metadata
 import inspect
+import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -25,7 +27,6 @@ from flows.cli.options import (
     PredictOptions,
     RunOptions,
     StorageOptions,
-    parameter_names,
 )
 from storage import exits, terminal
 from tasks.jobs import dashboard
@@ -89,14 +90,6 @@ def taking(options: type[_Options], function: Callable[[_Options], Any]) -> Call
     command.__annotations__ = get_type_hints(options, include_extras=True)
     del command.__wrapped__  # type: ignore[attr-defined]
     return command
-
-
-def described(options: type[FlowOptions], function: _Function) -> _Function:
-    """Describe the parameters of a flow's `function` in its docstring as `options` does, for the UI; return it."""
-    hints = get_type_hints(options, include_extras=True)
-    helps = [f"    {name}: {get_args(hints[name])[1].help}" for name in parameter_names(options)]
-    function.__doc__ = "\n".join([f"{function.__doc__}\n\nArgs:", *helps])
-    return function
 
 
 @_command("""
@@ -279,6 +272,28 @@ def watch() -> int:
 
 
 def main(name: str | None = None, *, words: Sequence[str] | None = None) -> int:
-    """Run one command, `name` or else the first of `words`, and return its exit code."""
+    """Run a command, `name` or else the first of `words`, and return its exit code.
+
+    Without any word it prints the help. An invalid request is one line on stderr, with a hint at what was meant, and 2.
+    """
     prog = f"python flows/{_SCRIPTS[name]}" if name else "data-to-model"
-    return exits.execute(app, sys.argv[1:] if words is None else words, name=name, prog=prog, hint=hints.hint)
+    words = ["--help" if word == "-h" else word for word in (sys.argv[1:] if words is None else words)]
+    words = words or ([] if name else ["--help"])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names may contain any bytes
+    group: Any = typer.main.get_command(app)
+
+    def work() -> int:
+        try:
+            with (group.commands[name] if name else group).make_context(prog, list(words)) as context:
+                return context.command.invoke(context) or 0
+        except typer.Exit as ended:  # after --help
+            return ended.exit_code
+        except typer.TyperException as error:
+            path = f"{prog} {words[0]}" if not name and words[0] in group.commands else prog
+            message = error.format_message().rstrip(".")
+            message = re.sub(r"^Invalid value for '(.*?)': (Value error, )?", r"\1: ", message)
+            exits.refuse(f"{hints.hint(message, [name, *words] if name else words)}; see {path} --help")
+
+    return exits.guarded(work)

@@ -1,8 +1,9 @@
 """Options of the commands: a field of these classes is an option, its type and help what `--help` shows."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import typer
 
@@ -10,6 +11,7 @@ from storage.exits import NAMED, Storage, parse_csv, parse_folder
 
 Text: TypeAlias = str | None
 RECIPE = "a recipe's name, path.py:function or folder:function"
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 NONE: Any = ()
 """Default of an option that may be repeated."""
 _OF_COMMAND = ("as_json", "dashboard", "check", "csv", "excel")
@@ -63,6 +65,14 @@ class FlowOptions(StorageOptions):
 def parameter_names(options: FlowOptions | type[FlowOptions]) -> list[str]:
     """Return the names of the options that are parameters of the flow."""
     return [field.name for field in dataclasses.fields(options) if field.name not in _OF_COMMAND]
+
+
+def described(options: type[FlowOptions], function: _Function) -> _Function:
+    """Describe the parameters of a flow's `function` in its docstring as `options` does, for the UI; return it."""
+    hints = get_type_hints(options, include_extras=True)
+    helps = [f"    {name}: {get_args(hints[name])[1].help}" for name in parameter_names(options)]
+    function.__doc__ = "\n".join([f"{function.__doc__}\n\nArgs:", *helps])
+    return function
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

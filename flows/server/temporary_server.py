@@ -138,9 +138,9 @@ def check_api() -> str:
         ) from None
 
 
-def await_server(child: Child, url: str, *, limit_s: float = _START_LIMIT_S) -> None:
+def await_server(child: Child, url: str) -> None:
     """Wait until the server responds at `url`; raise `ServerFailed` with its own message if it does not."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + _START_LIMIT_S
     directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy: the server is on this machine
     while child.running and time.monotonic() < deadline:
         try:
@@ -152,7 +152,7 @@ def await_server(child: Child, url: str, *, limit_s: float = _START_LIMIT_S) -> 
             time.sleep(0.1)
     from prefect.settings import get_current_settings
 
-    cause = f"did not respond within {limit_s:g} s" if child.running else "did not start"
+    cause = f"did not respond within {_START_LIMIT_S} s" if child.running else "did not start"
     output = "\n".join(child.output().splitlines()[-_LAST_LINES:])
     home = get_current_settings().home
     raise ServerFailed(
