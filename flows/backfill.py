@@ -1,16 +1,7 @@
-"""Backfill, the command and a script: run the flow on each raw dataset of a source, oldest first."""
+"""The command `backfill`: run the flow on each raw dataset of a source, oldest first."""
 
 import dataclasses
-import sys
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
-
-if __name__ == "__main__":
-    from flows.cli import app  # checks the command line before anything slow is imported
-
-    raise SystemExit(app.main(name="backfill"))
 
 from flows.cli import preflight, start
 from flows.cli.options import BackfillOptions, RunOptions

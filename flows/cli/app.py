@@ -31,7 +31,7 @@ from flows.cli.options import (
 from storage import exits, terminal
 from tasks.jobs import dashboard
 
-_SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
+_SCRIPTS = {"run": "pipeline.py", "predict": "predict.py"}
 """Files in `flows/` that are single commands."""
 _Options = TypeVar("_Options", bound=StorageOptions)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -136,8 +136,8 @@ A version is a raw dataset below <storage>/datasets/raw; `data-to-model ls raw` 
 was committed first. Existing results are reused: running the command again adds only what is missing.
 
 examples:
-  python flows/backfill.py --recipe mnist-resnet18             all versions of mnist
-  python flows/backfill.py photos-1d9802c1c0d9 photos-...      only these""")
+  data-to-model backfill --recipe mnist-resnet18               all versions of mnist
+  data-to-model backfill photos-1d9802c1c0d9 photos-...        only these""")
 def backfill(options: BackfillOptions) -> int:
     """Train and evaluate a model on several versions of a source's data.
 

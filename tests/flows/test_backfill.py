@@ -45,7 +45,7 @@ def test_each_version_is_run_oldest_first_and_only_judged_and_one_that_fails_doe
 
     monkeypatch.setattr(start, "run", run)
     words = [*words, "--storage", root, "--recipe", "mnist-resnet18", "--workers", "0"]
-    assert app.main("backfill", words=words) == 1
+    assert app.main(words=["backfill", *words]) == 1
     assert [(run.data, run.judge_only, run.workers) for run in runs] == [
         (root.child(f"datasets/raw/{name}"), True, 0) for name in names
     ]
