@@ -52,6 +52,12 @@ def show(text: str, stream: TextIO | None = None) -> None:
     print(short(text) if stream.isatty() else text, file=stream, flush=True)
 
 
+def show_lines(lines: Iterable[str]) -> None:
+    """Show lines on standard output, each as soon as it is there."""
+    for line in lines:
+        show(line)
+
+
 def short(text: str) -> str:
     """Make every path in `text` that lies below the working directory relative to it."""
     folder = os.getcwd()

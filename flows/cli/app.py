@@ -176,11 +176,10 @@ def recipes(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help=f"{RECIPE} (default: list all)")] = None,
 ) -> int:
     """List the recipes, or every field of one: its value, its default and its meaning."""
-    from storage.admin import commands
     from tasks.learning import recipes
 
     with exits.refused_if_invalid():
-        commands.show_lines(recipes.described(recipes.load(name)) if name else terminal.table(recipes.table()))
+        terminal.show_lines(recipes.described(recipes.load(name)) if name else terminal.table(recipes.table()))
     return 0
 
 

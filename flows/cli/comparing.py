@@ -44,8 +44,7 @@ def mistakes(options: MistakesOptions) -> int:
         return 0
     exits.note(f"{terminal.count(len(rows), 'mistake')} in {terminal.count(num_rows, 'test row')} of {uri}")
     order = ["probability", "label", "prediction", *place]
-    for line in terminal.table([order, *([_cell(row[name]) for name in order] for row in rows)]):
-        terminal.show(line)
+    terminal.show_lines(terminal.table([order, *([_cell(row[name]) for name in order] for row in rows)]))
     return 0
 
 
@@ -69,8 +68,7 @@ def diff(options: DiffOptions) -> int:
     if options.as_json:
         print(json.dumps(document, indent=1), flush=True)
         return 0
-    for line in _lines(document):
-        terminal.show(line)
+    terminal.show_lines(_lines(document))
     return 0
 
 

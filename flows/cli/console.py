@@ -91,9 +91,7 @@ def show(summary: dict[str, Any]) -> None:
     for stage in summary["stages"]:
         reused = "reused" if stage["reused"] else ""
         rows.append((stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"]))
-    table = terminal.table(rows, right=(1,))
-    for line in ["", *table, "", *_verdict(summary)]:
-        terminal.show(line)
+    terminal.show_lines(["", *terminal.table(rows, right=(1,)), "", *_verdict(summary)])
 
 
 def _verdict(summary: dict[str, Any]) -> Iterator[str]:

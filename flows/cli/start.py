@@ -48,8 +48,7 @@ def parameters_of_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def _tell(name: str, found: str) -> None:
-    for fact in found.splitlines():
-        terminal.show(f"ok       {name:<8} {' '.join(fact.split())}")
+    terminal.show_lines(f"ok       {name:<8} {' '.join(fact.split())}" for fact in found.splitlines())
 
 
 def predict(options: PredictOptions) -> int:
@@ -83,8 +82,7 @@ def export(options: ExportOptions) -> int:
     else:
         proof = recorded.statistics["proof"]
         rows, difference = terminal.count(proof["rows"], "test row"), f"{proof['largest_difference']:.1e}"
-        for line in (*paths, f"proven on {rows}: largest difference of a probability {difference}"):
-            terminal.show(line)
+        terminal.show_lines([*paths, f"proven on {rows}: largest difference of a probability {difference}"])
     return 0
 
 

@@ -147,8 +147,7 @@ def _release() -> None:
 
 
 def _tell(lines: Iterable[str]) -> None:
-    for line in lines:
-        terminal.show(f"  {line}")
+    terminal.show_lines(f"  {line}" for line in lines)
 
 
 def _watch(server: Child, worker: Child) -> None:

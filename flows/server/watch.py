@@ -50,8 +50,7 @@ def main() -> int:
     watch = Watch()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            for line in watch.look():
-                terminal.show(line)
+            terminal.show_lines(watch.look())
             time.sleep(LOOK_S)
     return 0
 

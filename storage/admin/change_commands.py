@@ -8,7 +8,7 @@ import typer
 
 from storage import access, champions, exits, manifest, reference, terminal
 from storage.admin import listing
-from storage.admin.commands import Result, app, command, complain, existing_root, result_folder, show_lines
+from storage.admin.commands import Result, app, command, complain, existing_root, result_folder
 from storage.admin.gc import Garbage
 from storage.exits import Storage
 from storage.manifest import Damaged
@@ -41,14 +41,14 @@ def history(
     if name is not None:
         decisions = champions.decisions(root, name.removeprefix("champion:"))
         for decision in decisions:
-            show_lines([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
-            show_lines(f"        {line}" for line in [decision.account, *decision.comparisons])
-        show_lines([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
+            terminal.show_lines([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
+            terminal.show_lines(f"        {line}" for line in [decision.account, *decision.comparisons])
+        terminal.show_lines([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
         return 0
     current_champions, damaged = listing.current_champions(root)
     if not (current_champions or damaged):
         exits.note(f"{root} has no decisions; run the pipeline first")
-    show_lines(
+    terminal.show_lines(
         terminal.table(
             (name, str(decision.champion), decision.account) if decision else (name, "none", "no model passed the gate")
             for name, decision in current_champions.items()
@@ -88,7 +88,7 @@ def promote(
         )
     access.check_writable(root)
     name = champions.promote(root, checkpoint, name=name, reason=" ".join((reason or "").split()))
-    show_lines([f"{checkpoint} is now the champion of {name}"])
+    terminal.show_lines([f"{checkpoint} is now the champion of {name}"])
     return 0
 
 
@@ -111,7 +111,7 @@ def rollback(
     champions.decisions(root, name)
     access.check_writable(root)
     decision = champions.rollback(root, name)
-    show_lines([f"{decision.champion} is again the champion of {name} ({decision.reason})"])
+    terminal.show_lines([f"{decision.champion} is again the champion of {name} ({decision.reason})"])
     return 0
 
 
@@ -146,10 +146,10 @@ def gc(
         removals = garbage.find()
         for removal in removals if dry_run else garbage.remove(removals):
             verb = "would delete" if dry_run else "deleted"
-            show_lines([f"{verb}  {terminal.size(removal.size):>9}  {removal.uri}  ({removal.why})"])
+            terminal.show_lines([f"{verb}  {terminal.size(removal.size):>9}  {removal.uri}  ({removal.why})"])
             num_items, num_bytes = num_items + 1, num_bytes + removal.size
     except Damaged as error:
         raise Damaged(f"{error}; nothing more is deleted until this is fixed") from None
     verb = "Dry run: would delete" if dry_run else "Deleted"
-    show_lines([f"{verb} {terminal.count(num_items, 'item')} ({terminal.size(num_bytes)})"])
+    terminal.show_lines([f"{verb} {terminal.count(num_items, 'item')} ({terminal.size(num_bytes)})"])
     return 0

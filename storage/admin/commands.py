@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -93,7 +93,7 @@ def ls(
     if as_json:
         print(json.dumps(documents, indent=1))
     elif documents:
-        show_lines((runs if is_runs else listing).lines(documents))
+        terminal.show_lines((runs if is_runs else listing).lines(documents))
     else:
         what = "runs" if is_runs else "results"
         exits.note(f"there are no {what} below {root}{'; run the pipeline first' if is_runs else ''}")
@@ -107,7 +107,7 @@ def show(uri: Result, *, storage: Storage = "./data") -> int:
     Example:
       data-to-model show data/evaluations/mnist-resnet18-d5303b7678fa
     """
-    show_lines([manifest.load(result_folder(uri, storage).uri).to_json().decode().rstrip()])
+    terminal.show_lines([manifest.load(result_folder(uri, storage).uri).to_json().decode().rstrip()])
     return 0
 
 
@@ -123,7 +123,7 @@ def lineage(uri: Result, *, storage: Storage = "./data") -> int:
     """
     folder = result_folder(uri, storage)
     tree = checks.lineage(folder.uri, folder.kind or "result")
-    show_lines(tree.lines)
+    terminal.show_lines(tree.lines)
     return 0 if tree.is_sound else exits.FAILED
 
 
@@ -164,10 +164,10 @@ def verify(
     sizes = [file.size for folder in folders if folder.manifest for file in folder.manifest.files]
     for folder in folders:
         damaged += [*checks.of_folder(folder, deep=deep), *checks.of_lost_parents(folder)]
-    show_lines(damaged)
+    terminal.show_lines(damaged)
     what = f"{count(len(folders), 'result')}, {count(len(sizes), 'file')}, {terminal.size(sum(sizes))}"
     sound = "all files match their checksums" if deep else "all files present, sizes match"
-    show_lines([f"{what}: {count(len(damaged), 'problem')}" if damaged else f"OK: {sound} ({what})"])
+    terminal.show_lines([f"{what}: {count(len(damaged), 'problem')}" if damaged else f"OK: {sound} ({what})"])
     return exits.FAILED if damaged else 0
 
 
@@ -193,12 +193,6 @@ def result_folder(word: str, storage: str) -> Folder:
             return folder
     advice = "use one of `data-to-model ls`, or champion:NAME"
     raise ValueError(f"uri: {uri} is no result: it has no {manifest.NAME}; {advice}")
-
-
-def show_lines(lines: Iterable[str]) -> None:
-    """Print lines on standard output, each as soon as it is there."""
-    for line in lines:
-        terminal.show(line)
 
 
 def complain(damaged: Sequence[str]) -> int:
