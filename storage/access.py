@@ -20,7 +20,7 @@ def check_readable(uri: URI, *, option: str = "--storage") -> None:
     the storage cannot be read; within 10 s if the server does not answer.
     """
     with errors_as_value_error(uri, option=option, verb="read"):
-        if files.has_content(uri):
+        if s3.has_content(uri) if uri.is_s3 else os.path.lexists(uri) and os.listdir(uri):
             return
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(uri))
 

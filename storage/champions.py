@@ -41,7 +41,7 @@ def require_champion(root: Root, name: str) -> CheckpointURI:
 def usual(root: Root) -> str:
     """Return the only registered model that has a champion, or the only one on user images, or nothing."""
     names = with_champion(root)
-    names = names if len(names) == 1 else trained_on_user_images(root, names)
+    names = names if len(names) == 1 else [name for name in names if _is_of_user_images(root, name)]
     return names[0] if len(names) == 1 else ""
 
 
@@ -89,12 +89,10 @@ def promotion_stack(history: Sequence[Decision]) -> list[Decision]:
 
 
 def rollback(root: Root, name: str) -> Decision:
-    """Restore the previous champion by one more decision, after verifying its bytes.
+    """Restore the previous champion of `promotion_stack` by one more decision, after verifying its bytes.
 
-    A second rollback goes one champion further back; it does not undo the first. If A, B and C were promoted in this
-    order, the first rollback restores B, the second A, and a third is refused. If D is promoted after the rollback to
-    B, the champion before D is B. Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if
-    its bytes changed, and `Superseded` if another decision was recorded in the meantime.
+    Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if its bytes changed, and
+    `Superseded` if another decision was recorded in the meantime.
     """
     history = decisions(root, name)
     *_, before, now = [None, None, *promotion_stack(history)]
@@ -180,17 +178,14 @@ def default_for_user_images(name: str, place: URI) -> str:
     return f"{name[: _LONGEST_NAME - _DIGEST_DIGITS - 1].rstrip('-')}-{digest}"
 
 
-def trained_on_user_images(root: Root, names: Sequence[str]) -> list[str]:
-    """Return those of `names` whose champion was trained on user images, as far as is known."""
-    trained = []
-    for name in names:
-        champion = registry.champion(root, name)
-        with contextlib.suppress(KeyError, FileNotFoundError, ValueError, Damaged):
-            if champion:
-                prepared = manifest.load(champion).parent("prepared", of=champion)
-                raw = manifest.load(manifest.load(prepared).parent("raw", of=prepared))
-                trained += [name] if _place(raw) else []
-    return trained
+def _is_of_user_images(root: Root, name: str) -> bool:
+    """Return whether the champion of `name` was trained on user images, as far as is known."""
+    champion = registry.champion(root, name)
+    with contextlib.suppress(KeyError, FileNotFoundError, ValueError, Damaged):
+        if champion:
+            prepared = manifest.load(champion).parent("prepared", of=champion)
+            return _place(manifest.load(manifest.load(prepared).parent("raw", of=prepared))) is not None
+    return False
 
 
 def _place(raw: Manifest) -> URI | None:

@@ -163,7 +163,28 @@ def walk(uri: URI, *, unnamed: list[str] | None = None, closed: dict[str, str] |
     """
     if uri.is_s3:
         return sorted(itertools.starmap(Entry, s3.walk(uri, unnamed=[] if unnamed is None else unnamed)))
-    return sorted(_walk_on_disk(uri, closed))
+
+    def refuse(error: OSError) -> None:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG) and closed is not None:
+            closed[os.path.relpath(error.filename, uri)] = os.strerror(error.errno)
+        elif not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise error
+
+    entries = []
+    for place, folders, names in os.walk(uri, onerror=refuse):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in [*names, *links]:
+            path = os.path.join(place, name)
+            try:
+                status = os.lstat(path)
+            except OSError as error:
+                refuse(error)
+                continue
+            if name not in links and stat.S_ISLNK(status.st_mode):
+                with contextlib.suppress(OSError):  # a broken link counts with its own size
+                    status = os.stat(path)
+            entries.append(Entry(path=os.path.relpath(path, uri), size=status.st_size, modified=status.st_mtime))
+    return sorted(entries)
 
 
 def remove(uri: URI) -> None:
@@ -200,37 +221,6 @@ def _disk_full(folder: str, *, needed: int) -> DiskFull:
         f"the disk of {folder} is full: {wanted:,.1f} MB are needed and {free:,.1f} MB free; make room "
         "(`data-to-model gc --dry-run` lists what can be deleted), then run the same command again"
     )
-
-
-def has_content(uri: URI) -> bool:
-    if uri.is_s3:
-        return s3.has_content(uri)
-    try:
-        return bool(os.listdir(uri))
-    except FileNotFoundError:
-        return False
-
-
-def _walk_on_disk(folder: URI, closed: dict[str, str] | None) -> Iterator[Entry]:
-    def refuse(error: OSError) -> None:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG) and closed is not None:
-            closed[os.path.relpath(error.filename, folder)] = os.strerror(error.errno)
-        elif not isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise error
-
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        for name in [*names, *links]:
-            path = os.path.join(place, name)
-            try:
-                status = os.lstat(path)
-            except OSError as error:
-                refuse(error)
-                continue
-            if name not in links and stat.S_ISLNK(status.st_mode):
-                with contextlib.suppress(OSError):  # a broken link counts with its own size
-                    status = os.stat(path)
-            yield Entry(path=os.path.relpath(path, folder), size=status.st_size, modified=status.st_mtime)
 
 
 @contextlib.contextmanager

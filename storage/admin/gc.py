@@ -32,8 +32,7 @@ class Removal:
 class Garbage:
     """Garbage below a root: everything that is not needed and at least `keep_days` old (at least 1).
 
-    Needed are the champion of every registered model with all results made with it, the previous champion, what the use
-    markers name, younger results, and the ancestors of all these.
+    What is needed says the help of `data-to-model gc`.
 
     Raises `Damaged` if that cannot be determined because a decision of the registry, a manifest, a use marker or a
     folder cannot be read, or a champion is missing. `now` is the time by the storage's clock: seconds since 1970.
