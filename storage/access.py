@@ -47,9 +47,8 @@ def check_writable(root: Root) -> float:
             return files.entry(probe).modified
         finally:
             files.remove(probe)
-    reason = "it allows creating an existing file again"
     advice = "choose storage that supports conditional writes (If-None-Match)"
-    raise ValueError(f"--storage: cannot write to {root}: {reason}; {advice}")
+    raise ValueError(f"--storage: cannot write to {root}: it allows creating an existing file again; {advice}")
 
 
 @contextlib.contextmanager

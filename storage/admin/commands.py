@@ -122,9 +122,9 @@ def lineage(uri: Result, *, storage: Storage = "./data") -> int:
       data-to-model lineage data/predictions/mnist-resnet18-8f26bb22d705
     """
     folder = result_folder(uri, storage)
-    tree = checks.lineage(folder.uri, folder.kind or "result")
-    terminal.show_lines(tree.lines)
-    return 0 if tree.is_sound else exits.FAILED
+    lines, is_sound = checks.lineage(folder.uri, folder.kind or "result")
+    terminal.show_lines(lines)
+    return 0 if is_sound else exits.FAILED
 
 
 @command

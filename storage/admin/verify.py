@@ -1,6 +1,5 @@
 """Verification of committed files, one sentence for each problem; and lineage, back to the checksums of raw files."""
 
-import dataclasses
 from collections.abc import Iterator
 
 from storage import manifest, reference
@@ -47,35 +46,26 @@ def of_parents(folder: Folder) -> Iterator[str]:
             return
 
 
-@dataclasses.dataclass
-class Tree:
-    """Lineage of one result as lines of text."""
+def lineage(uri: URI, role: str) -> tuple[list[str], bool]:
+    """Return the lineage of `uri` as lines, and whether all of it exists with its size and no parent changed."""
+    lines: list[str] = []
+    problems: list[str] = []
+    shown = set[URI]()
 
-    lines: list[str] = dataclasses.field(default_factory=list)
-    is_sound: bool = True
-    """True if everything in the lineage exists with its size and no parent changed."""
-    _shown: set[URI] = dataclasses.field(default_factory=set)
-
-    def add(self, role: str, uri: URI, *, indent: str = "") -> None:
-        """Append `uri`, and below it, further to the right, its ancestors."""
-        if uri in self._shown:
-            self.lines.append(f"{indent}{role}  {uri}  (see above)")
+    def add(role: str, uri: URI, *, indent: str) -> None:
+        if uri in shown:
+            lines.append(f"{indent}{role}  {uri}  (see above)")
             return
-        self._shown.add(uri)
+        shown.add(uri)
         folder = catalog.find(uri)
-        wrong = _wrong(folder)
-        self.is_sound = self.is_sound and not wrong
-        self.lines.append("  ".join(filter(None, [f"{indent}{role}", uri, wrong])))
+        problems.append(_wrong(folder))
+        lines.append("  ".join(filter(None, [f"{indent}{role}", uri, problems[-1]])))
         for parent_role, parent in sorted(folder.parents.items()):
-            self.add(parent_role, parent, indent=f"{indent}  ")
-        self.lines += [f"{indent}  {source}" for source in _sources(folder)]
+            add(parent_role, parent, indent=f"{indent}  ")
+        lines.extend(f"{indent}  {source}" for source in _sources(folder))
 
-
-def lineage(uri: URI, role: str) -> Tree:
-    """Build the lineage of `uri`; missing or damaged parents are marked."""
-    tree = Tree()
-    tree.add(role, uri)
-    return tree
+    add(role, uri, indent="")
+    return lines, not any(problems)
 
 
 def _wrong(folder: Folder) -> str:
