@@ -158,8 +158,6 @@ def _record_champion(
         promoted=True,
         withdraws=withdraws,
         reason=reason,
-        gate={},
-        metrics={},
     ).made_by(user())
     registry.append(root, name, decision)
     return decision

@@ -109,8 +109,8 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """The champion that a rollback removes; none for every other decision."""
     reason: str
     """One sentence for users."""
-    gate: dict[str, Any]
-    metrics: dict[str, Any]
+    gate: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     """Metrics on all test rows, by role (`challenger`, `champion`)."""
     scores: dict[str, dict[str, float]] = {}
     """The metrics that a gate may use, on the rows that counted, by role."""

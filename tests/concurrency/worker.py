@@ -121,6 +121,4 @@ def _decision(number: int, reason: str) -> Decision:
         evaluation=EvaluationURI("/evaluations/model-1"),
         promoted=True,
         reason=reason,
-        gate={},
-        metrics={},
     )

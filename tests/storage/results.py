@@ -84,8 +84,6 @@ def decide(root: Root, champion: Model, *, challenger: Model | None = None, data
         evaluation=judged.evaluation,
         promoted=judged is champion,
         reason="it is better" if judged is champion else "it is worse",
-        gate={},
-        metrics={},
     )
     registry.append(root, data, decision)
 

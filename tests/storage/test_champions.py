@@ -34,8 +34,6 @@ def history(story: str) -> list[Decision]:
                 promoted=not word.islower(),
                 withdraws=before if word[0] == "<" else None,
                 reason="it is better",
-                gate={},
-                metrics={},
             )
         )
     return decisions
