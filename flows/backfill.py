@@ -1,6 +1,5 @@
 """The command `backfill`: run the flow on each raw dataset of a source, oldest first."""
 
-import dataclasses
 from functools import partial
 
 from flows.cli import preflight, start
@@ -14,8 +13,7 @@ from tasks.planning.data_option import default_recipe
 
 def backfill(options: BackfillOptions) -> int:
     """Train on each raw dataset and record what the gate says; the champion stays; return 1 if one failed."""
-    shared = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    del shared["version"]
+    shared = {name: value for name, value in vars(options).items() if name != "version"}
     with exits.refused_if_invalid():
         datasets = _datasets(options)
         preflight.check_request(RunOptions(**shared))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flows.cli.options import PredictOptions, RunOptions
 from storage import manifest
 from storage.admin import runs
-from storage.uri import URI, Root, check_name
+from storage.uri import URI, Root, check_name, parse_root
 from tasks.learning import recipes, user_code
 from tasks.learning.recipes import Recipe
 from tasks.resources import capacity, machine, scaling
@@ -27,7 +27,7 @@ Tell = Callable[[str, str], object]
 _WIDTH = 100
 
 
-def _ignore(name: str, found: str) -> None:
+def ignore(name: str, found: str) -> None:
     """Tell nobody."""
 
 
@@ -47,15 +47,14 @@ def check_request(options: RunOptions) -> Recipe:
         check_name(options.register_as, field="--register-as")
     for mirror in options.mirror:
         downloading.mirror_address(mirror)
-    if options.data == "":
-        hint = "omit it to download the recipe's data set"
-        raise ValueError(f"--data must be a folder or the URI of a raw dataset, got an empty value; {hint}")
+    if options.data is not None:
+        parse_root(options.data, option="--data")
     if options.data and options.mirror:
         raise ValueError("--data cannot be combined with --mirror, because nothing is downloaded")
     return recipe
 
 
-def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
+def plan_run(options: RunOptions, tell: Tell = ignore) -> "Plan":
     """Plan a run after all checks but those of Ray; raise `ValueError` if the request is invalid."""
     from tasks.planning import data_summary, image_check, make_plan, model_check
 
@@ -90,7 +89,7 @@ def plan_run(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     return plan
 
 
-def check_and_plan(options: RunOptions, tell: Tell = _ignore) -> "Plan":
+def check_and_plan(options: RunOptions, tell: Tell = ignore) -> "Plan":
     """Check the request of a run, typed or of a deployment, and plan it; raise `ValueError` if it is invalid."""
     plan = plan_run(options, tell)
     if plan.needs_ray:
@@ -98,7 +97,7 @@ def check_and_plan(options: RunOptions, tell: Tell = _ignore) -> "Plan":
     return plan
 
 
-def check_ray(root: Root, workers: Workers, needs: Needs = ANY, tell: Tell = _ignore) -> None:
+def check_ray(root: Root, workers: Workers, needs: Needs = ANY, tell: Tell = ignore) -> None:
     """Check this machine, or the cluster that RAY_ADDRESS names, for a run in which a stage that needs Ray is missing.
 
     Raises `ValueError` if it has too few resources, its disk is full, or a node is unfit.

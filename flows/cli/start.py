@@ -25,15 +25,13 @@ if TYPE_CHECKING:
 
 def run(options: RunOptions) -> int:
     """Run the pipeline, or with `--check` only its checks, and print what each found."""
-    if options.check:
-        with refused_if_invalid():
-            preflight.check_and_plan(options, _tell)
+    with refused_if_invalid():
+        plan = preflight.check_and_plan(options, _tell if options.check else preflight.ignore)
+        if options.check:
             from flows.server.temporary_server import check_api
 
             _tell("Prefect", check_api())
-        return 0
-    with refused_if_invalid():
-        plan = preflight.check_and_plan(options)
+            return 0
     return start(plan, options, parameters_of(options) | parameters_of_recipe(plan.recipe))
 
 

@@ -100,11 +100,11 @@ def check_home() -> None:
     """Raise `ValueError` if nothing can be written to PREFECT_HOME, which a server only calls an internal error."""
     from prefect.settings import get_current_settings
 
-    home, advice = get_current_settings().home, "set PREFECT_HOME to another folder"
-    if not os.access(home, os.W_OK | os.X_OK):
-        raise ValueError(f"PREFECT_HOME={home} is not writable; {advice}")
-    if shutil.disk_usage(home).free < _LEAST_FREE:
-        raise ValueError(f"PREFECT_HOME={home}: its disk is full; free some space, or {advice}")
+    home = get_current_settings().home
+    is_writable = os.access(home, os.W_OK | os.X_OK)
+    if not is_writable or shutil.disk_usage(home).free < _LEAST_FREE:
+        problem = "its disk is full" if is_writable else "it is not writable"
+        raise ValueError(f"PREFECT_HOME={home}: {problem}; set PREFECT_HOME to another folder")
 
 
 def check_api() -> str:

@@ -122,7 +122,7 @@ def test_a_home_of_another_prefect_ends_a_run_with_prefects_message_and_how_to_u
 
 def test_a_home_that_cannot_be_written_to_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    says = f"^PREFECT_HOME={tmp_path / 'file'} is not writable; set PREFECT_HOME to another folder$"
+    says = f"^PREFECT_HOME={tmp_path / 'file'}: it is not writable; set PREFECT_HOME to another folder$"
     with temporary_settings({PREFECT_HOME: tmp_path / "file"}), pytest.raises(ValueError, match=says):
         check_api()
 

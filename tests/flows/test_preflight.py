@@ -149,7 +149,7 @@ def test_a_cluster_that_does_not_answer_is_told_unless_nothing_is_to_do(
     ("disk", "size", "message"),
     [
         ("root", "1m", "the disk of {disk} is full: 256.0 MB are needed and 1.0 MB free"),
-        ("prefect", "512k", "PREFECT_HOME={disk}: its disk is full; free some space, or set PREFECT_HOME to another"),
+        ("prefect", "512k", "PREFECT_HOME={disk}: its disk is full; set PREFECT_HOME to another"),
     ],
 )
 def test_a_full_disk_is_told(check: Check, tmp_path: Path, disk: str, size: str, message: str) -> None:
