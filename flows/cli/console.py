@@ -18,8 +18,6 @@ from tasks.learning.sources import mnist_sample
 from tasks.report_page import accuracy_interval
 
 _OURS = tuple(f"{Path(__file__).resolve().parents[2] / room}{os.sep}" for room in ("flows", "tasks", "storage"))
-_PARTS = 1000
-"""Resolution of a stage's progress bar: its number of parts."""
 _CLASSES_SHOWN, _NAMES_SHOWN = 20, 3
 
 
@@ -58,14 +56,14 @@ class Narrator(logging.Handler):
             self._line(f"  {message}")
         if not self.has_bar:
             return
-        parts = round(progress["fraction"] * _PARTS)
         description = escape(terminal.printable(f"epoch {done}/{total} done" if is_epoch else message))
         if self._bar is None:
             columns = (TextColumn("  {task.description}"), BarColumn(bar_width=None), TaskProgressColumn())
             self._bar = Progress(*columns, console=self.console, transient=True, expand=True)
-            self._bar.add_task(description, total=_PARTS, completed=parts)
+            self._bar.add_task(description, total=1.0, completed=progress["fraction"])
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], description=description, completed=parts, refresh=True)
+        (task,) = self._bar.task_ids
+        self._bar.update(task, description=description, completed=progress["fraction"], refresh=True)
 
     def _line(self, message: str) -> None:
         """Print a line without interpreting markup in it; the terminal wraps it, so that a URI can be copied whole."""
