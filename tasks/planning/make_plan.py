@@ -49,11 +49,6 @@ def make_plan(
     if the checks take longer than the time limit of a stage.
     """
     check_workers(workers)
-    if 0 < (batch_size := recipe.training.batch_size) < (workers or 0):  # else a worker gets no row of a batch
-        raise ValueError(
-            f"batch_size must be at least the number of workers, {workers}, got {batch_size}; use a larger "
-            "--set batch_size or fewer --workers"
-        )
     with deadline(stage_timeout_s):
         root = check_root(storage)
         plan_once = functools.partial(

@@ -11,6 +11,7 @@ from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import CheckpointURI
 from tasks.learning import downloading, user_code
+from tasks.learning.epoch_metrics import choose_batch_size
 from tasks.learning.user_code import UserCodeError, wrap_user_errors
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import predictions_of
@@ -65,7 +66,13 @@ def check_training(plan: Plan) -> None:
     """Raise `ValueError` for what would end the training after minutes, but can be known now."""
     if manifest.is_committed(plan.checkpoint):
         return
-    most, batch_size = _num_train_rows(plan), plan.recipe.training.batch_size
+    workers, most, batch_size = plan.train.workers or 0, _num_train_rows(plan), plan.recipe.training.batch_size
+    batch_size = batch_size if most is None else choose_batch_size(batch_size, most)
+    if 0 < batch_size < workers:  # else a worker gets no row of a batch
+        raise ValueError(
+            f"batch_size must be at least the number of workers, {workers}, got {batch_size}; use a larger "
+            "--set batch_size or fewer --workers"
+        )
     if most is not None and batch_size > most:
         raise ValueError(
             f"batch_size must be at most the number of training rows, {most:,}, got {batch_size}; use a "
@@ -107,7 +114,7 @@ def check_start(plan: Plan) -> None:
 def _num_train_rows(plan: Plan) -> int | None:
     """Return the most training rows that there may be; None until the data is read."""
     if manifest.is_committed(plan.raw):
-        return sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
+        return manifest.load(plan.raw).num_rows("train")
     if plan.ingest.user_images is not None and plan.ingest.user_images.kind == "images":
         return sum(file.split != "test" for file in plan.ingest.user_images.files)
     return None

@@ -23,7 +23,7 @@ challenger is significantly better; none: see `_rule`), `classes_may_go` (see `G
 beat always predicting the largest class of the test rows, the first champion also chance) and `judge_only` (record the
 decision but keep the champion, as in a backfill)."""
 _MAX_P_VALUE = 0.05
-"""Largest p-value if a recipe sets none and the challenger is not the champion's recipe on other data."""
+"""Largest p-value if a recipe sets none and the challenger is not the champion's recipe on at least as many other rows."""
 _MAX_CHANCE = 0.05
 """Largest probability with which the predictions of a first champion, dealt to the test rows at random, are as good."""
 _SHOWN = 10
@@ -91,8 +91,9 @@ def judge(
     evaluations = {"challenger": evaluation} | ({"champion": rival} if isinstance(rival, EvaluationURI) else {})
     models = {"this model": checkpoint} | ({"the champion": champion} if champion not in (None, checkpoint) else {})
     compared = _read(evaluations, models, metric=gate["metric"])
-    since = itertools.takewhile(lambda past: not past.promoted, reversed(decisions))
-    num_before = len({past.challenger for past in since if past.difference} - {checkpoint})
+    pairs = itertools.pairwise(decisions)
+    rivals = {past.challenger for before, past in pairs if past.difference and before.champion == champion}
+    num_before = len(rivals - {checkpoint})
     is_good_enough, floor = _floor(compared, gate, is_first=champion is None)
     if not is_good_enough:
         promoted, reason = False, floor
@@ -245,10 +246,13 @@ def _rule(gate: Gate, checkpoint: CheckpointURI, champion: CheckpointURI) -> tup
     ]
     if other is None or recipes[0] != recipes[1]:
         return _MAX_P_VALUE, ", as the recipe is not the champion's"
-    contents = {parents["prepared"].content for parents in (mine.parents, other.parents) if "prepared" in parents}
-    if len(contents) == 1:
+    if mine.parents["prepared"].content == other.parents["prepared"].content:
         return _MAX_P_VALUE, ", as the data is the champion's"
-    return 0.0, " (enough for the champion's recipe on other data)"
+    uris = mine.parent("prepared", of=checkpoint), other.parent("prepared", of=champion)
+    now, before = (manifest.load(uri).num_rows("train") if manifest.is_committed(uri) else 0 for uri in uris)
+    if now < before:
+        return _MAX_P_VALUE, f", as it was trained on {now:,} rows, the champion on {before:,}"
+    return 0.0, " (enough for the champion's recipe on more or changed data)"
 
 
 def _beside_champion(

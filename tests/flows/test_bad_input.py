@@ -16,6 +16,7 @@ from storage import commits, manifest, tables
 from storage.uri import URI, Root
 from tasks.learning import images
 from tests import mirrors
+from tests.image_folder import write_folder
 
 FINGERPRINT = "0123456789ab"
 LIMIT_S = 5.0
@@ -42,6 +43,7 @@ _NOBODY = {"AWS_ENDPOINT_URL": "{refusing}", "AWS_ACCESS_KEY_ID": "key", "AWS_SE
 REQUESTS = [
     Bad("run --nosuch", "--nosuch ... see ... --help"),
     Bad("run --set batch_size=1 --workers 2", "batch_size ... number of workers, 2, got 1"),
+    Bad("run --data {photos} --workers 40", "batch_size ... number of workers, 40, got 4"),
     Bad("run --recipe nosuch", "recipe ... mnist-resnet18 ... 'nosuch'"),
     Bad("run --recipe resnet18", "recipe ... mnist-resnet18 ... did you mean --set model=resnet18?"),
     Bad("run --recipe my_recipe.py", "recipe ... did you mean --recipe my_recipe.py:recipe?"),
@@ -174,11 +176,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     found["half"] = URI(str(folder / f"half-{FINGERPRINT}"))
     Path(found["half"]).mkdir()
     Path(found["half"], manifest.NAME).write_bytes(b'{"format": 1, "kind": "raw"')
+    write_folder(folder / "photos", train=6, test=2)
     (folder / "file").write_text("a file")
     (folder / "parquet").mkdir()
     (folder / "parquet" / "train.parquet").write_bytes(b"not read yet")
     (folder / "parquet" / "test.parquet").write_bytes(b"not read yet")
-    more = {name: str(folder / name) for name in ("file", "parquet", "pipe.safetensors", "deep")}
+    more = {name: str(folder / name) for name in ("photos", "file", "parquet", "pipe.safetensors", "deep")}
     os.mkfifo(folder / "pipe.safetensors")
     descriptor = os.open(folder, os.O_RDONLY)
     for name in ("deep", *["d" * 250] * 17):

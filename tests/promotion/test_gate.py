@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows.__main__ import main
-from storage import commits, files, manifest, registry
+from storage import champions, commits, files, manifest, registry
 from storage.decision import Decision
 from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
 from tasks.learning import recipes, sources
@@ -45,7 +45,8 @@ class Contest(Scene):
         if data:
             parents["prepared"] = DatasetURI(self.plan.root.child(f"datasets/prepared/{data}-0123456789ab"))
             if not manifest.is_committed(parents["prepared"]):
-                listed = [commits.write_file(parents["prepared"], "part", data.encode())]
+                part = commits.write_file(parents["prepared"], "part", data.encode())
+                listed = [part.model_copy(update={"split": "train", "rows": len(data)})]
                 commits.commit(parents["prepared"], kind="prepared", parents={}, parameters={}, listed=listed)
         commits.commit(
             checkpoint,
@@ -113,15 +114,19 @@ def test_each_further_model_beside_one_champion_needs_a_smaller_p_value(contest:
     )
     again = contest.decide(contest.model("noise-0", *range(2)))
     assert again.num_compared_before == 2, "a model is not counted twice"
+    root = contest.plan.root
+    assert contest.decide(contest.model("better"), ANY).promoted and champions.rollback(root, "photos")
+    assert contest.decide(contest.model("later", 0)).num_compared_before == 4, "nor forgotten once it is back"
 
 
 @pytest.mark.parametrize(
     ("gate", "recipe", "data", "promoted", "why"),
     [
-        ({"max_p_value": None}, "usual", "next", True, "(enough for the champion's recipe on other data)"),
-        ({"max_p_value": None}, "other", "next", False, "at most 0.05, as the recipe is not the champion's)"),
+        ({"max_p_value": None}, "usual", "second", True, "(enough for the champion's recipe on more or changed data)"),
+        ({"max_p_value": None}, "usual", "few", False, "at most 0.05, as it was trained on 3 rows, the champion on 5)"),
+        ({"max_p_value": None}, "other", "second", False, "at most 0.05, as the recipe is not the champion's)"),
         ({"max_p_value": None}, "usual", "first", False, "at most 0.05, as the data is the champion's)"),
-        ({"max_p_value": 0.05}, "usual", "next", False, "(p = 0.5, required: at most 0.05)"),
+        ({"max_p_value": 0.05}, "usual", "second", False, "(p = 0.5, required: at most 0.05)"),
         ({}, "other", "first", True, "is at least the champion's 0.9667 on the same rows"),
     ],
 )

@@ -67,7 +67,7 @@ def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader
     """Return the number of steps of an epoch; raise `ValueError` if some of the `workers` have too few rows."""
     steps, train_files = [], prepared.split("train")
     for rank in (0, workers - 1):  # the first rank has the largest share of a batch, the last the smallest
-        rows = num_train_rows(prepared) // workers
+        rows = prepared.num_rows("train") // workers
         if loader != DATALOADER:  # its sampler gives every rank the same number of rows
             shard = dataset_parts.shard(train_files, rank=rank, world_size=workers, batch_size=batch_size)
             rows = sum(map(len, shard))
@@ -84,10 +84,5 @@ def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader
 
 def resolved(recipe: Recipe, prepared: Manifest) -> Recipe:
     """Return `recipe` with the batch size that it chooses for the training rows of `prepared`."""
-    batch_size = choose_batch_size(recipe.training.batch_size, num_train_rows(prepared))
+    batch_size = choose_batch_size(recipe.training.batch_size, prepared.num_rows("train"))
     return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, batch_size=batch_size))
-
-
-def num_train_rows(prepared: Manifest) -> int:
-    """Return the number of training rows of a prepared dataset."""
-    return sum(file.rows or 0 for file in prepared.split("train"))
