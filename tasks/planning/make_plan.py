@@ -10,7 +10,7 @@ from storage import access, champions, kinds, manifest, registry
 from storage.uri import URI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.jobs.spec import PredictParameters, TrainParameters
-from tasks.learning import recipes, sources
+from tasks.learning import recipes
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
 from tasks.planning import model_check, warm_start
@@ -134,8 +134,7 @@ def _plan(
     predictions = predictions_of(root, checkpoint, prepared, split="test")
     evaluation = evaluation_of(root, predictions)
 
-    is_user_images = data.is_user_images or recipe.data.source == sources.USER_IMAGES
-    gate_settings = gate.settings_of(recipe, judge_only=judge_only, is_user_images=is_user_images)
+    gate_settings = gate.settings_of(recipe, judge_only=judge_only)
     decisions = registry.history(root, registered_model)
     rival = gate.rival_of(checkpoint, decisions)
     of_rival = [predictions_of(root, rival, prepared, split="test")] if rival else []

@@ -19,26 +19,19 @@ _UNSCORED = "cannot be scored on the same rows"
 _MORE_ROWS = "add test images that no model was trained on, or choose another registered model with --register-as NAME"
 Gate = dict[str, Any]
 """Settings: `metric`, `minimum` and `tolerance`, and optionally `max_p_value` (largest p-value at which a better
-challenger is significantly better; none: see `_rule`), `classes_may_go` (see `Gate`), `above_largest_class` (it must
-beat always predicting the largest class of the test rows, the first champion also chance) and `judge_only` (record the
+challenger is significantly better; none: see `_rule`), `classes_may_go` (see `Gate`) and `judge_only` (record the
 decision but keep the champion, as in a backfill)."""
 _MAX_P_VALUE = 0.05
-"""Largest p-value if a recipe sets none and the challenger is not the champion's recipe on at least as many other rows."""
+"""Largest p-value if a recipe sets none and the challenger is not the champion's recipe on as many other rows."""
 _MAX_CHANCE = 0.05
 """Largest probability with which the predictions of a first champion, dealt to the test rows at random, are as good."""
 _SHOWN = 10
 """Maximum number of class names in a reason."""
 
 
-def settings_of(recipe: Recipe, *, judge_only: bool, is_user_images: bool) -> Gate:
-    """Return the settings of the gate for `recipe`.
-
-    A model of the user's own data (`is_user_images`) must beat always predicting the largest class.
-    """
-    gate: Gate = recipe.gate_settings()
-    if is_user_images:
-        gate["above_largest_class"] = True
-    return gate | ({"judge_only": True} if judge_only else {})
+def settings_of(recipe: Recipe, *, judge_only: bool) -> Gate:
+    """Return the settings of the gate for `recipe`."""
+    return recipe.gate_settings() | ({"judge_only": True} if judge_only else {})
 
 
 def resolved(gate: Gate, checkpoint: CheckpointURI) -> Gate:
@@ -81,8 +74,9 @@ def judge(
 ) -> Decision:
     """Judge a challenger: it must reach the minimum, and be at most the tolerance below the champion on the same rows.
 
-    It must know all classes of the champion, and with `max_p_value` be significantly better. Test rows count for no
-    model if one of them has seen the image in training. A model that was rolled back can only be promoted by hand.
+    It must beat always predicting the largest class of the test rows, the first champion also chance. It must know all
+    classes of the champion, and with `max_p_value` be significantly better. Test rows count for no model if one of them
+    has seen the image in training. A model that was rolled back can only be promoted by hand.
 
     `decisions` are all those of the registered model, oldest first. `rival` is the champion's evaluation on the
     challenger's test rows, or why there is none; none without a champion.
@@ -193,23 +187,23 @@ def _by_hand(checkpoint: CheckpointURI) -> str:
 
 def _floor(compared: _Compared, gate: Gate, *, is_first: bool) -> tuple[bool, str]:
     """Return whether the challenger is good enough regardless of the champion, and why."""
-    score, shown = compared.score(), compared.shown()
+    score, shown, minimum = compared.score(), compared.shown(), gate["minimum"]
     if lost := compared.seen.lost_classes:
         return False, f"no test row of class {_shown(lost)} counts; {_MORE_ROWS}"
-    if score < gate["minimum"]:
-        return False, f"{shown} is below the minimum {gate['minimum']:.4f}"
-    if not gate.get("above_largest_class"):
-        return True, f"{shown} reaches the minimum {gate['minimum']:.4f}"
+    if score < minimum:
+        return False, f"{shown} is below the minimum {minimum:.4f}"
+    reached = f"{shown} reaches the minimum {minimum:.4f}"
     if compared.rows is None:
-        return False, f"its predictions {_UNSCORED}: they no longer exist; run again"
+        return (True, reached) if minimum else (False, f"its predictions {_UNSCORED}: they no longer exist; run again")
     name, always = compared.rows.largest_class()
     other = always[METRICS[compared.metric]]
-    beaten = "is above" if score > other else "is not above"
-    reason = f"{shown} {beaten} {other:.4f}, that of always predicting {name!r}, the largest class of the test rows"
-    if score > other and is_first and (chance := compared.rows.chance(compared.metric)) > _MAX_CHANCE:
-        reason += f", but may be chance (p = {chance:.2g}, required: at most {_MAX_CHANCE:g}); add test images"
-        return False, reason
-    return score > other, reason
+    largest = f"{other:.4f}, that of always predicting {name!r}, the largest class of the test rows"
+    if score <= other:
+        return False, f"{shown} is not above {largest}"
+    if is_first and (chance := compared.rows.chance(compared.metric)) > _MAX_CHANCE:
+        required = f"(p = {chance:.2g}, required: at most {_MAX_CHANCE:g})"
+        return False, f"{shown} is above {largest}, but may be chance {required}; add test images"
+    return True, reached if minimum else f"{shown} is above {largest}"
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -156,13 +156,6 @@ def test_a_warm_start_from_another_model_or_with_other_validation_rows_is_refuse
         make(root, pictures, "start=champion", *settings)
 
 
-def test_a_model_of_own_images_must_beat_the_largest_class_whatever_the_recipe(root: Root, pictures: Path) -> None:
-    recipe = recipes.load("mnist-sample-resnet18")
-    for data, expected in ((str(pictures), True), (None, None)):
-        made = make_plan.make_plan(storage=root, recipe=recipe, data=data)
-        assert made.promote.gate.get("above_largest_class") is expected
-
-
 def test_settings_that_made_a_raw_dataset_stay_and_others_are_refused(root: Root, flat: Path) -> None:
     for number in range(30):
         (flat / CLASSES[number % 2] / f"{number}.png").write_bytes(encoded(number, number % 2))

@@ -10,7 +10,7 @@ from flows.__main__ import main
 from storage import champions, commits, files, manifest, registry
 from storage.decision import Decision
 from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
-from tasks.learning import recipes, sources
+from tasks.learning import recipes
 from tasks.promotion.gate import find_valid_decision, judge, resolved, settings_of
 from tests.tasks.test_evaluate import Scene
 
@@ -18,7 +18,7 @@ CLASSES = ("cat", "dog")
 LABELS = ("cat",) * 40 + ("dog",) * 20
 ANY: dict[str, Any] = {"metric": "accuracy", "minimum": 0.0, "tolerance": 0.0}
 AUTO = ANY | {"metric": "auto"}
-GATE = ANY | {"max_p_value": 0.05, "above_largest_class": True}
+GATE = ANY | {"max_p_value": 0.05}
 
 
 class Contest(Scene):
@@ -183,21 +183,21 @@ ALWAYS_CAT = range(40, 60)
 @pytest.mark.parametrize(
     ("metric", "is_promoted", "reason"),
     [
-        ("accuracy", False, "test accuracy 0.5667 is below the champion's 0.7000 on the same rows"),
-        ("balanced_accuracy", True, "balanced accuracy 0.6750 is at least the champion's 0.5500 on the same rows"),
+        ("accuracy", False, "test accuracy 0.6833 is below the champion's 0.7333 on the same rows"),
+        ("balanced_accuracy", True, "balanced accuracy 0.7625 is at least the champion's 0.6000 on the same rows"),
     ],
 )
 def test_the_gates_metric_decides_between_two_models_that_are_good_at_different_classes(
     contest: Contest, metric: str, is_promoted: bool, reason: str
 ) -> None:
-    champion = contest.model("good-at-the-large-class", *range(42, 60))  # all cats, 2 of 20 dogs: 0.7, balanced 0.55
-    challenger = contest.model("good-at-the-rare-class", *range(26))  # 14 of 40 cats, all dogs: 0.5667, balanced 0.675
+    champion = contest.model("good-at-the-large-class", *range(44, 60))  # all cats, 4 of 20 dogs: 0.7333, balanced 0.6
+    challenger = contest.model("good-at-the-rare-class", *range(19))  # 21 of 40 cats, all dogs: 0.6833, balanced 0.7625
     assert contest.decide(champion, ANY | {"metric": metric}).promoted
     decision = contest.decide(challenger, ANY | {"metric": metric})
     assert decision.promoted is is_promoted and decision.reason.startswith(reason)
     assert decision.difference and decision.gate["metric"] == decision.difference.metric == metric
     assert decision.scores["challenger"] == pytest.approx(
-        {"test_accuracy": 34 / 60, "balanced_accuracy": 0.675, "macro_f1": (28 / 54 + 40 / 66) / 2}
+        {"test_accuracy": 41 / 60, "balanced_accuracy": 0.7625, "macro_f1": (42 / 61 + 40 / 59) / 2}
     )
 
 
@@ -264,13 +264,12 @@ def test_a_model_is_compared_as_it_was_trained(contest: Contest, class_weights: 
         ("mnist-resnet18", {"max_p_value": 0.01}, AUTO | {"minimum": 0.98, "max_p_value": 0.01}),
         ("images-resnet18", {}, GATE | {"metric": "auto", "max_p_value": None}),
         ("images-resnet18", ["max_p_value=0.05"], GATE | {"metric": "auto"}),
-        ("images-resnet18", ["max_p_value=0"], AUTO | {"above_largest_class": True}),
-        ("images-resnet18", {"tolerance": 0.02}, AUTO | {"tolerance": 0.02, "above_largest_class": True}),
+        ("images-resnet18", ["max_p_value=0"], AUTO),
+        ("images-resnet18", {"tolerance": 0.02}, AUTO | {"tolerance": 0.02}),
     ],
 )
-def test_own_images_must_beat_the_largest_class_and_chance_unless_a_tolerance_is_given(
+def test_significance_is_a_setting_unless_a_tolerance_is_given(
     name: str, settings: dict[str, float] | list[str], asked: dict[str, Any]
 ) -> None:
     recipe = recipes.override(recipes.load(name), settings)
-    is_user_images = recipe.data.source == sources.USER_IMAGES
-    assert settings_of(recipe, judge_only=False, is_user_images=is_user_images) == asked | {"classes_may_go": False}
+    assert settings_of(recipe, judge_only=False) == asked | {"classes_may_go": False}

@@ -201,7 +201,7 @@ def usual() -> str:
 def full() -> str:
     """A page with all that a page may have beyond the usual."""
     data = with_data(fake_data(channels=3), name="Canon EOS 5D")
-    gate = {"metric": "macro_f1", "minimum": 0.0, "tolerance": 0.0, "max_p_value": 0.05, "above_largest_class": True}
+    gate = {"metric": "macro_f1", "minimum": 0.0, "tolerance": 0.0, "max_p_value": 0.05}
     found: Any = "difference +0.0167 (p = 0.6)"
     data = with_decision(data, decided=WHEN, author="ada, run 7", gate=gate, difference=found)
     picture = dataclasses.replace(
