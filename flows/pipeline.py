@@ -82,12 +82,11 @@ def run(plan: Plan) -> Any:
 
 
 # The same flow under one name per source, so that each source has its own runs and deployments.
-fashion_mnist = mnist.with_options(name="fashion-mnist")
 cifar10 = mnist.with_options(name="cifar10")
 images = mnist.with_options(name="images")
 
 
 def flow_of(plan: Plan) -> Flow[..., Any]:
     """Return the flow named after the source of `plan`, which it carries out."""
-    siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, sources.USER_IMAGES: images}
+    siblings = {"cifar10": cifar10, sources.USER_IMAGES: images}
     return planned(siblings.get(plan.recipe.data.source, mnist), lambda: run(plan))

@@ -18,7 +18,7 @@ from flows.cli import console
 from storage import manifest, registry, tables
 from storage.uri import URI, Root
 from tasks.learning import images
-from tasks.learning.sources import Source, SourceFile, cifar10, fashion_mnist
+from tasks.learning.sources import Source, SourceFile, cifar10, mnist
 from tasks.report_page import plots
 from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
 from tests.learning.test_cifar10 import write_archive
@@ -172,9 +172,9 @@ def test_photographs_that_stay_files_are_learned_shown_and_predicted(flow: Flow,
 def test_a_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fashion_mnist, "SOURCE", write_idx(tmp_path, train=50, test=10))
+    monkeypatch.setattr(mnist, "SOURCE", write_idx(tmp_path, train=50, test=10))
     settings = {"epochs": 1, "batch_size": 16, "minimum": 0.0, "precision": "fp32", "device": "cpu"}
-    asked: dict[str, Any] = {"recipe": "fashion-mnist-resnet18", "mirror": [str(tmp_path)], "settings": settings}
+    asked: dict[str, Any] = {"recipe": "mnist-resnet18", "mirror": [str(tmp_path)], "settings": settings}
     result = flow(**asked, storage=str(root), workers=0)
     assert result["metrics"]["num_rows"] == 10
     assert manifest.load(URI(result["uris"]["prepared"])).rows == 60
@@ -191,7 +191,7 @@ def test_the_cifar_recipe_that_one_would_deploy_learns(
 
 
 def write_idx(folder: Path, *, train: int, test: int) -> Source:
-    """A data set in the form of Fashion-MNIST, whose files lie in `folder`."""
+    """A data set in the form of MNIST, whose files lie in `folder`."""
     written = []
     for prefix, rows in (("train", train), ("t10k", test)):
         pixels = np.random.default_rng(rows).integers(0, 256, (rows, 28, 28), dtype=np.uint8)
@@ -201,5 +201,4 @@ def write_idx(folder: Path, *, train: int, test: int) -> Source:
             (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(content)
             sums = {name: hashlib.new(name, content).hexdigest() for name in ("md5", "sha256")}
             written.append(SourceFile(name=f"{prefix}-{kind}-ubyte.gz", **sums))
-    usual = fashion_mnist.SOURCE
-    return dataclasses.replace(usual, files=tuple(written))
+    return dataclasses.replace(mnist.SOURCE, files=tuple(written))

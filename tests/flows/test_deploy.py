@@ -71,7 +71,7 @@ def test_deployments_of_ones_own_in_a_second_file_need_only_what_is_theirs(
     assert subprocess.run(["git", "check-ignore", "-q", own.name], cwd=CHECKOUT).returncode == 0
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         *usual, own_entry = deploy.read()
-    assert [entry["name"] for entry in usual] == ["train", "smoke", "train", "train", "train", "batch"]
+    assert [entry["name"] for entry in usual] == ["train", "smoke", "train", "train", "batch"]
     assert own_entry.keys() - {"parameters"} == usual[-1].keys() - {"description", "parameters"}
     own.write_text("photos\n", encoding="utf-16")
     with pytest.raises(ValueError, match=r"^deployments\.yaml: no deployments can be read: "):

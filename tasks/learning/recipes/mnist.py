@@ -1,4 +1,4 @@
-"""Recipes for MNIST, for its sample and for Fashion-MNIST: ResNet-18 on one channel."""
+"""Recipes for MNIST and for its sample: ResNet-18 on one channel."""
 
 from tasks.learning.recipes import Data, Gate, Recipe, Training
 
@@ -22,15 +22,4 @@ def mnist_sample_resnet18() -> Recipe:
         model="resnet18",
         training=Training(epochs=4, batch_size=64),
         gate=Gate(minimum=0.9),
-    )
-
-
-def fashion_mnist_resnet18() -> Recipe:
-    """Return `mnist-resnet18` with more epochs: clothes are harder to tell apart than digits."""
-    return Recipe(
-        name="fashion-mnist-resnet18",
-        data=Data(source="fashion-mnist"),
-        model="resnet18",
-        training=Training(epochs=8),
-        gate=Gate(minimum=0.85),
     )
