@@ -1,19 +1,11 @@
-"""The flow for batch prediction: apply a model, or the champion, to a dataset; also its command line."""
+"""The flow for batch prediction: apply a model, or the champion, to a dataset."""
 
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
-
-if __name__ == "__main__":
-    try:
-        from flows.cli import app  # checks the command line before anything slow is imported
-    except ModuleNotFoundError as error:
-        raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
-
-    raise SystemExit(app.main(name="predict"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # Prefect loads this file from anywhere
 
 from prefect import Flow, flow
 

@@ -31,8 +31,6 @@ from flows.cli.options import (
 from storage import exits, terminal
 from tasks.jobs import dashboard
 
-_SCRIPTS = {"run": "pipeline.py", "predict": "predict.py"}
-"""Files in `flows/` that are single commands."""
 _Options = TypeVar("_Options", bound=StorageOptions)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 STARTING = "starting: checking the request ..."
@@ -117,8 +115,8 @@ def run(options: RunOptions) -> int:
 
 @_command("""
 examples:
-  python flows/predict.py --data ~/new-photos --csv table.csv  new images, with the champion
-  python flows/predict.py --data data/datasets/raw/mnist-1d9802c1c0d9 --split test""")
+  data-to-model predict --data ~/new-photos --csv table.csv    new images, with the champion
+  data-to-model predict --data data/datasets/raw/mnist-1d9802c1c0d9 --split test""")
 def predict(options: PredictOptions) -> int:
     """Predict every row of a dataset, or every image of a folder, exactly once.
 
@@ -271,11 +269,11 @@ def watch() -> int:
 
 
 def main(name: str | None = None, *, words: Sequence[str] | None = None) -> int:
-    """Run a command, `name` or else the first of `words`, and return its exit code.
+    """Run a command, that of a script or else the first of `words`, and return its exit code.
 
     Without any word it prints the help. An invalid request is one line on stderr, with a hint at what was meant, and 2.
     """
-    prog = f"python flows/{_SCRIPTS[name]}" if name else "data-to-model"
+    prog = "python flows/pipeline.py" if name else "data-to-model"
     words = ["--help" if word == "-h" else word for word in (sys.argv[1:] if words is None else words)]
     words = words or ([] if name else ["--help"])
     for stream in (sys.stdout, sys.stderr):

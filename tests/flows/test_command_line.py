@@ -46,7 +46,7 @@ def test_sigterm_ends_a_command_with_one_line_also_within_a_flow() -> None:
     "words",
     [
         ["flows/pipeline.py", "--data", "/no/such/place"],
-        ["flows/predict.py", "--data", "/no/such/place"],
+        ["flows/__main__.py", "predict", "--data", "/no/such/place"],
         ["flows/__main__.py", "deploy", "extra"],
     ],
     ids=" ".join,
