@@ -6,30 +6,33 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 
 from flows import PROJECT
 from flows.cli import preflight
-from flows.cli.options import FlowOptions, PredictOptions, RunOptions, parameter_names
+from flows.cli.options import RunOptions
 from flows.server.temporary_server import check_api, require_named_server
 from storage.admin import catalog
 from storage.exits import refused_if_invalid
 from storage.process import LOOPBACK
 from storage.uri import parse_root
+from tasks.learning.field_errors import first_problem
 from tasks.planning.data_option import default_recipe
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 FILE, OWN_FILE = "prefect.yaml", "deployments.yaml"
 """The project's deployments, and the user's own in a file that git ignores."""
-_NEEDED, _SCHEDULE = ["name", "entrypoint", "work_pool"], ["cron", "timezone", "interval", "anchor_date", "rrule"]
-_FIELDS = [*_NEEDED, "description", "tags", "parameters", "schedules", "triggers", "concurrency_limit", "paused"]
-_FIELDS += ["pull", "version", "enforce_parameter_schema"]
-_TYPES = {"name": str, "entrypoint": str, "work_pool": dict, "tags": list, "parameters": dict, "schedules": list}
+_NEEDED, _RHYTHM = ["name", "entrypoint", "work_pool"], ["cron", "timezone", "interval", "anchor_date", "rrule"]
+_POOL = {"name": str, "work_queue_name": str, "job_variables": dict}
+_SCHEDULE = dict.fromkeys([*_RHYTHM, "active", "day_or"], object) | {"slug": str, "parameters": dict}
+_FIELDS = dict.fromkeys(["triggers", "concurrency_limit", "paused", "pull", "enforce_parameter_schema"], object)
+_FIELDS |= {"name": str, "entrypoint": str, "description": str, "version": str, "parameters": dict}
+_FIELDS |= {"tags": list, "work_pool": dict, "schedules": list}
+"""Names and types in a deployment; Prefect's own classes of this form are not public, and ignore what is unknown."""
 
 
 def main() -> int:
@@ -69,31 +72,36 @@ def read() -> list[dict[str, Any]]:
 
 def _check(entry: dict[str, Any]) -> None:
     from prefect.client.schemas.schedules import construct_schedule
+    from prefect.exceptions import PrefectException
+    from prefect.flows import Flow, load_flow_from_entrypoint
     from prefect.settings import get_current_settings
 
-    _require_known(entry, _FIELDS, field="")
-    for name, kind in _TYPES.items():
-        if entry.get(name) is not None and not isinstance(entry[name], kind):
-            raise ValueError(f"{name} must be a {kind.__name__}, got {entry[name]!r}; see prefect.yaml for the form")
-    if missing := set(_NEEDED) - entry.keys():
-        raise ValueError(f"it needs {', '.join(sorted(missing))}")
-    if PROJECT not in entry.get("tags", []):
+    _check_fields(entry, _FIELDS, field="")
+    if missing := [name for name in _NEEDED if not entry.get(name)]:
+        raise ValueError(f"it needs {', '.join(missing)}")
+    _check_fields(entry["work_pool"], _POOL, field="work_pool: ")
+    if not entry["work_pool"].get("name"):
+        raise ValueError("work_pool: it needs name")
+    if PROJECT not in (entry.get("tags") or ()):
         raise ValueError(f"it needs the tag {PROJECT!r}, by which crashed runs are restarted")
-    script, _, function = entry["entrypoint"].partition(":")
-    usual = entry.get("parameters") or {}
-    for schedule in ({}, *(entry.get("schedules") or ())):
-        if schedule:
-            _require_known(schedule, [*_SCHEDULE, "slug", "parameters", "active", "day_or"], field="schedules: ")
-            try:
-                construct_schedule(**{name: schedule.get(name) for name in _SCHEDULE})
-            except ValidationError as error:
-                raise ValueError(f"schedules: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
-        parameters = usual | (schedule.get("parameters") or {})
-        if script == "flows/pipeline.py":
-            recipe = default_recipe(parameters.get("data"), flow=function.replace("_", "-"))
-            preflight.check_request(_options(RunOptions, {"recipe": recipe} | parameters))
-        elif script == "flows/predict.py":
-            _options(PredictOptions, {"data": ""} | parameters)
+    try:
+        flow: Flow[..., Any] = load_flow_from_entrypoint(entry["entrypoint"])
+    except (ImportError, OSError, ValueError, PrefectException) as error:
+        raise ValueError(f"entrypoint: {error}") from None
+    allowed = {name: kind for name, kind in get_type_hints(flow.fn).items() if name != "return"}
+    schedules = entry.get("schedules") or []
+    for schedule in schedules:
+        _check_fields(schedule, _SCHEDULE, field="schedules: ")
+        try:
+            construct_schedule(**{name: schedule.get(name) for name in _RHYTHM})
+        except ValidationError as error:
+            raise ValueError(f"schedules: {first_problem(error)}") from None
+    for schedule in ({}, *schedules):
+        parameters = (entry.get("parameters") or {}) | (schedule.get("parameters") or {})
+        _check_fields(parameters, allowed, field="parameters: ")
+        if entry["entrypoint"].startswith("flows/pipeline.py:"):
+            recipe = default_recipe(parameters.get("data"), flow=flow.name)
+            preflight.check_request(RunOptions(**{"recipe": recipe} | parameters))
         name = str(parameters.get("data") or "/")
         data = parse_root(name, option="parameters: data")
         is_here = urlsplit(get_current_settings().api.url or "").hostname in LOOPBACK  # and so is the worker
@@ -101,17 +109,18 @@ def _check(entry: dict[str, Any]) -> None:
             raise ValueError(f"parameters: data: nothing exists at {data}; create it, or correct the path")
 
 
-def _options(kind: type[FlowOptions], parameters: dict[str, Any]) -> Any:
-    """Return the options that are the same request; raise `ValueError` for a parameter that does not exist."""
-    _require_known(parameters, parameter_names(kind), field="parameters: ")
-    return kind(**parameters)
-
-
-def _require_known(names: Iterable[str], known: Collection[str], *, field: str) -> None:
-    if unknown := set(names) - set(known):
-        meant = difflib.get_close_matches(min(unknown), known, n=1)
-        hint = f"did you mean {meant[0]!r}?" if meant else f"it is not one of {', '.join(known)}"
-        raise ValueError(f"{field}there is no {min(unknown)!r}; {hint}")
+def _check_fields(fields: Any, types: dict[str, Any], *, field: str) -> None:
+    if not isinstance(fields, dict):
+        raise ValueError(f"{field}each must be a dict, got {fields!r}; see prefect.yaml for the form")
+    if unknown := [str(name) for name in fields if name not in types]:
+        meant = difflib.get_close_matches(unknown[0], types, n=1)
+        hint = f"did you mean {meant[0]!r}?" if meant else f"it is not one of {', '.join(types)}"
+        raise ValueError(f"{field}there is no {unknown[0]!r}; {hint}")
+    optional: dict[str, Any] = {name: (kind | None, None) for name, kind in types.items()}
+    try:
+        create_model("Fields", **optional).model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(f"{field}{first_problem(error)}") from None
 
 
 def apply(entries: list[dict[str, Any]]) -> str:
