@@ -85,7 +85,7 @@ def _group(values: dict[str, Any], groups: Iterable[str]) -> dict[str, Any]:
 
 def field_meant(name: str) -> str:
     """Return the field that `name` is or may stand for; empty if there is none."""
-    return _SHORT.get(name) or next(iter(difflib.get_close_matches(name, _settings(), n=1)), "")
+    return _SHORT.get(name) or next(iter(difflib.get_close_matches(name, _settings(), n=1, cutoff=0.75)), "")
 
 
 def names() -> list[str]:

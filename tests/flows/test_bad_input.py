@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from tests import mirrors
 from tests.image_folder import write_folder
 
 FINGERPRINT = "0123456789ab"
-LIMIT_S = 5.0
-REFUSED_S = 10.0
-"""Where nobody answers: connecting is tried twice."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +43,9 @@ REQUESTS = [
     Bad("run --recipe nosuch", "recipe ... mnist-resnet18 ... 'nosuch'"),
     Bad("run --recipe resnet18", "recipe ... mnist-resnet18 ... did you mean --set model=resnet18?"),
     Bad("run --recipe my_recipe.py", "recipe ... did you mean --recipe my_recipe.py:recipe?"),
-    Bad("run --check --set epochs 5", "(5) (did you mean --set epochs=5?)"),
     Bad("run epochs=5", "(epochs=5) (did you mean --set epochs=5?)"),
     Bad("run --check {root}", "({root}) (did you mean --data {root}?)"),
-    Bad("predict {root} --csv a.csv", "'--data' (did you mean --data {root}?)"),
+    Bad("run --version", "--version (Possible options: --json); see"),
     Bad("train", "'train'. Did you mean 'run'?"),
     Bad("/tmp", "Did you mean 'run --data /tmp'?"),
     Bad("run --recipe {nothing}.py:recipe", "--recipe ... {nothing}.py cannot be read"),
@@ -222,15 +217,14 @@ def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_beg
     for name, value in bad.env.items():
         monkeypatch.setenv(name, value.format(**places))
     words = [word.format(**places).replace('""', "") for word in bad.command.split(" ")]
-    before, started = _listing(Path(places["root"])), time.monotonic()
+    before = _listing(Path(places["root"]))
     code = main(words)
-    took, said = time.monotonic() - started, capsys.readouterr()
+    said = capsys.readouterr()
     line = said.err.removeprefix(f"{app.STARTING}\n")
     assert (code, said.out, len(line.splitlines())) == (2, "", 1), said.err
     assert line.startswith("error: ") and "secret" not in line and "Traceback" not in line
     for part in bad.says.format(**places).split(" ... "):
         assert part in line
-    assert took < (REFUSED_S if bad.env == _NOBODY else LIMIT_S)
     assert _listing(fresh) == [] and _listing(Path(places["root"])) == before
 
 
