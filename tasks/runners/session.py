@@ -21,7 +21,7 @@ from tasks.runners.runner import InProcessRunner, Runner
 
 _POLL_S = 0.5
 """Seconds between two attempts to get the machine's lock."""
-_WAITING = "waiting: another run is computing on this machine; `fuser %s` shows its process; %.0f s so far"
+_WAITING = "waiting: another run is computing on this machine; `fuser %s` shows its process%s"
 _TELL_EVERY_S = 30.0
 """Seconds between two lines about the wait."""
 _early: ContextVar[LocalRunner | None] = ContextVar("early", default=None)
@@ -90,7 +90,8 @@ class LockingRunner:
                 try:
                     self._locks.enter_context(lock.acquire(timeout=timeout_s, poll_interval=_POLL_S))
                 except Timeout:
-                    logger().info(_WAITING, path, time.monotonic() - started)
+                    since = f"; {time.monotonic() - started:.0f} s so far" if timeout_s else ""
+                    logger().info(_WAITING, path, since)
                     timeout_s = _TELL_EVERY_S
         except OSError as error:
             logger().warning("runs on this machine do not take turns: %s", error)
