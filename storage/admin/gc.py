@@ -64,10 +64,6 @@ class Garbage:
             files.remove(removal.uri)
             yield removal
 
-    def _stays(self, folder: Folder) -> bool:
-        """Return whether `folder` is needed; the files of attempts are only while a run names their result."""
-        return folder.uri.name in (self._named if folder.kind == SCRATCH else self._needed)
-
     def _kept_by_registry(self) -> Iterator[URI]:
         """Yield the champions with what was made with them, and the previous champions."""
         current = set[str]()
@@ -117,7 +113,8 @@ class Garbage:
         if not (folder.manifest or _OURS.fullmatch(folder.uri.name)):
             return
         changed = folder.changed if folder.committed is None else folder.committed
-        if not self._stays(folder) and self._is_old(changed):
+        needed = self._named if folder.kind == SCRATCH else self._needed  # an attempt only while a run names its result
+        if folder.uri.name not in needed and self._is_old(changed):
             what = "scratch files" if folder.kind == SCRATCH else "no manifest"
             age = f"committed {self._age(changed)} ago, not needed"
             why = age if folder.manifest else f"{what}, unchanged for {self._age(changed)}"

@@ -131,7 +131,8 @@ def start_from(classifier: Classifier, weights: dict[str, Tensor], *, classes: S
     """
     backbone = classifier.backbone
     own, weights = backbone.state_dict(), _renamed(weights, backbone)
-    for name in [name for name in weights if name in own and _is_of_color(weights[name], gray=own[name])][:1]:
+    rgb = {name: (one.shape[0], 3, *one.shape[2:]) for name, one in own.items() if one.dim() == 4 and one.shape[1] == 1}
+    for name in [name for name, shape in rgb.items() if name in weights and weights[name].shape == shape][:1]:
         weights = weights | {name: weights[name].sum(1, keepdim=True)}
     fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
     try:
@@ -156,11 +157,6 @@ def start_from(classifier: Classifier, weights: dict[str, Tensor], *, classes: S
         for weight in layer.parameters():
             weight.detach().zero_()
     return has_new_head
-
-
-def _is_of_color(weight: Tensor, *, gray: Tensor) -> bool:
-    """Return whether `weight` is of a convolution of RGB images that takes gray ones as `gray`."""
-    return weight.dim() == 4 and gray.shape[1:2] == (1,) and weight.shape == (gray.shape[0], 3, *gray.shape[2:])
 
 
 def _renamed(weights: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:

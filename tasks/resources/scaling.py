@@ -113,7 +113,8 @@ def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources]
         why = here or "; one CPU of the cluster stays free"
         raise ValueError(f"--workers {each}must be at most {max(0, most)} on {where}, got {number}{why}")
     per_node = max(min(num_gpus(node), number) for node in places) if use_gpu else -(-number // len(places))
-    cpus_each = needs.cpus or (_share_beside_gpus(places) if use_gpu else _share(places, per_node))
+    share = min(max(1.0, (node.get("CPU", 0) - 1) // per_node) for node in places)  # one CPU of each node stays free
+    cpus_each = needs.cpus or (_share_beside_gpus(places) if use_gpu else share)
     if threads is not None:
         cpus_each = needs.cpus or min(1.0, cpus_each)
     threads_each = max(1, int(cpus_each) if threads is None else threads // number)
@@ -213,11 +214,6 @@ def counted(nodes: Sequence[Resources]) -> str:
 def cpus(nodes: Sequence[Resources]) -> float:
     """Return the number of CPUs of `nodes`, as Ray counts them."""
     return sum(node.get("CPU", 0) for node in nodes)
-
-
-def _share(nodes: Sequence[Resources], per_node: int) -> float:
-    """Return the CPUs of each worker: an equal share of its node's CPUs, of which one stays free, but at least one."""
-    return float(min(max(1, (node.get("CPU", 0) - 1) // per_node) for node in nodes))
 
 
 def _share_beside_gpus(nodes: Sequence[Resources]) -> float:

@@ -113,7 +113,8 @@ def opened(source: Path | BinaryIO, *, must_be_labelled: bool = True) -> Opened:
     with _damage_as_value_error():
         file = tables.open_parquet(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     types = {field.name: field.type for field in file.schema_arrow}
-    is_labelled = _is_label(types.get(_LABEL))
+    kind = types.get(_LABEL, pa.null())
+    is_labelled = pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string())
     if not _holds_images(types.get(_IMAGE)) or (must_be_labelled and not is_labelled):
         columns = ", ".join(f"{name} ({kind})" for name, kind in types.items())
         raise ValueError(f"the columns are {columns}; {_EXPECTED}")
@@ -205,7 +206,3 @@ def _holds_images(kind: pa.DataType | None) -> bool:
     if kind is not None and pa.types.is_struct(kind):
         return kind.get_field_index("bytes") >= 0 and _holds_images(kind.field("bytes").type)
     return kind in (pa.binary(), pa.large_binary())
-
-
-def _is_label(kind: pa.DataType | None) -> bool:
-    return kind is not None and (pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string()))
