@@ -58,8 +58,8 @@ def main(host: str, port: int) -> int:
         reports = "not served to other machines: serve them yourself (docs/operating.md)"
         if host in LOOPBACK:
             reports = f"{stack.enter_context(report_server.serving(root, port + 1))} ({root})"
-        _release()  # of a `make up` whose server ended before its worker
-        stack.callback(_release)
+        _release(was_stopped=False)  # of a `make up` that died, or whose server ended before its worker
+        stack.callback(_release, was_stopped=True)
         worker = stack.enter_context(_running("worker", "start", "--pool", "pipeline", "--name", _WORKER))
         file = get_current_settings().home / FILE
         shown = password if password.startswith(_USER) else f"in {file}"  # a password that the user set is not logged
@@ -136,14 +136,14 @@ def _running(name: str, *words: str) -> Iterator[Child]:
         child.end()
 
 
-def _release() -> None:
+def _release(*, was_stopped: bool) -> None:
     """Return the runs of the worker, which does not run, to the queue."""
     from prefect.client.orchestration import get_client
 
     from flows.server import watch
 
     with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone
-        _tell(watch.release(client, worker=_WORKER))
+        _tell(watch.release(client, worker=_WORKER, was_stopped=was_stopped))
 
 
 def _tell(lines: Iterable[str]) -> None:

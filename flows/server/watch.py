@@ -94,13 +94,13 @@ class Watch:
         return _cancelled() if run.state.is_cancelling() else Crashed(message=_SILENT)
 
 
-def release(client: SyncPrefectClient, *, worker: str) -> Iterator[str]:
-    """Return the runs that ended with `worker`, which a person stopped, to the queue; this counts as no restart."""
+def release(client: SyncPrefectClient, *, worker: str, was_stopped: bool) -> Iterator[str]:
+    """Return the runs that ended with `worker` to the queue; unless it `was_stopped`, as a restart after a crash."""
     for run in _unfinished_runs(client):
         assert run.state is not None
         if run.labels.get("prefect.worker.name") == worker:
-            state = _cancelled() if run.state.is_cancelling() else AwaitingRetry(message="the worker was stopped")
-            yield from _set_state(client, run, state)
+            state = AwaitingRetry(message="the worker was stopped") if was_stopped else _restarted(client, run)
+            yield from _set_state(client, run, _cancelled() if run.state.is_cancelling() else state)
 
 
 def _unfinished_runs(client: SyncPrefectClient) -> list[FlowRun]:

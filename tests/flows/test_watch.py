@@ -137,6 +137,16 @@ def test_crashed_run_is_restarted_three_times_unless_it_is_alive_after_all(serve
     assert (server.name(run), server.name(alive)) == (watch.GIVEN_UP, "AwaitingRetry")
 
 
+def test_run_that_takes_its_machine_down_is_given_up_but_a_stop_counts_as_no_restart(server: Server) -> None:
+    run, names = server.run(Running()), []
+    server.client.update_flow_run_labels(run.id, {"prefect.worker.name": "worker"})
+    for was_stopped in [False] * 3 + [True, False]:
+        server.set_state(run, Running())
+        list(watch.release(server.client, worker="worker", was_stopped=was_stopped))
+        names.append(server.name(run))
+    assert names == ["AwaitingRetry"] * 4 + [watch.GIVEN_UP]
+
+
 def test_run_that_does_not_start_is_queued_again_after_a_while(server: Server, clock: Clock) -> None:
     run, watching = server.run(State[Any](type=StateType.PENDING)), watch.Watch(clock)
     look_later(watching, clock, 10 * 60)  # a pod that pulls its image
