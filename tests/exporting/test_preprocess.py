@@ -10,7 +10,7 @@ from PIL import Image
 from tasks.exporting import card
 from tasks.learning import decode
 from tests.image_folder import picture
-from tests.learning.test_decode import drawing, gray, saved
+from tests.learning.test_decode import METADATA, drawing, gray, saved, with_metadata
 
 _NOISE = np.random.default_rng(0).integers(0, 256, (731, 574, 3), dtype=np.uint8)
 _TURNED = Image.Exif()
@@ -24,6 +24,7 @@ PHOTOS = {
     "large progressive JPEG": saved(Image.fromarray(_NOISE), "JPEG", progressive=True),
     "large turned CMYK JPEG": saved(Image.fromarray(_NOISE).convert("CMYK"), "JPEG", exif=_TURNED),
     "large gray JPEG": saved(Image.fromarray(_NOISE[..., 0]), "JPEG"),
+    **{f"PNG with {name.decode()}": with_metadata(name) for name in METADATA},
     "turned PNG": saved(picture(7, 0), exif=_TURNED),
     "JPEG with a preview": saved(Image.fromarray(_NOISE), "MPO", save_all=True, append_images=[picture(2, 1)]),
     "several frames": saved(picture(7, 1).resize((40, 40)), "GIF", **_FRAMES),

@@ -145,19 +145,24 @@ def test_every_format_is_read_and_turned_as_its_exif_says(kind: str) -> None:
     assert found[:4].min() > 240 and found[4:].max() < 16
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        (b"eXIf", b"\x00\x08\x00\x02\x01\x12\x00\x03"),
-        (b"iCCP", b"scanner\0\0" + zlib.compress(bytes(2**21))),
-        (b"zTXt", b"log\0\0" + zlib.compress(bytes(2**21))),
-    ],
-)
-def test_a_png_with_broken_or_large_metadata_keeps_its_pixels(name: bytes, content: bytes) -> None:
-    good, header = saved(RED), 33
+METADATA = {
+    b"eXIf": b"\x00\x08\x00\x02\x01\x12\x00\x03",
+    b"iCCP": b"scanner\0\0" + zlib.compress(bytes(2**21)),
+    b"zTXt": b"log\0\0" + zlib.compress(bytes(2**21)),
+}
+
+
+def with_metadata(name: bytes) -> bytes:
+    """A good PNG with broken or large metadata."""
+    good, header, content = saved(RED), 33, METADATA[name]
     chunk = struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-    found = decoded(good[:header] + chunk + good[header:], 8, 3, with_thumbnail=True)
-    assert found.pixels == decoded(good, 8, 3).pixels and found.camera == ""
+    return good[:header] + chunk + good[header:]
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_a_png_with_broken_or_large_metadata_keeps_its_pixels(name: bytes) -> None:
+    found = decoded(with_metadata(name), 8, 3, with_thumbnail=True)
+    assert found.pixels == decoded(saved(RED), 8, 3).pixels and found.camera == ""
 
 
 def test_the_middle_of_a_long_image_is_taken() -> None:
