@@ -29,7 +29,7 @@ def test_dashboard_has_the_training_with_its_workers_and_stacks_and_the_datasets
     await_that(lambda: has_workers() or run.process.poll() is not None, interval_s=0.5)
     pids = {pid for pid, command in run.processes().items() if command.startswith("ray::RayTrainWorker")}
     jobs = json.loads(_ask(run, "/api/jobs/"))
-    job = next(job["job_id"] for job in jobs if "tasks.jobs.preprocess" in job["entrypoint"])
+    job = next(job["job_id"] for job in jobs if "tasks.jobs preprocess" in job["entrypoint"])
     datasets = json.loads(_ask(run, f"/api/data/datasets/{job}"))["datasets"]
     (attempt,) = found[0]["attempts"]
     (worker,) = attempt["workers"]

@@ -25,7 +25,7 @@ def audit(options: AuditOptions) -> int:
         if request.needs_ray:
             preflight.check_ray(plan.root, options.workers, scaling.needs_of(plan.recipe))
     parameters = {"data": options.data, "storage": str(plan.root), "workers": options.workers}
-    code = start.start(request, options, parameters | start.parameters_of_recipe(plan.recipe))
+    code = start.start(request, options, parameters | start.parameters_of_recipe(plan.recipe), module="flows.audit")
     if options.csv:
         table = rows.read(request.audit)
         predictions_csv.write_rows(options.csv, rows.SCHEMA.names, table, has_mark=options.excel)

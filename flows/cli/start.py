@@ -1,9 +1,10 @@
 """Start of a flow from the command line: all checks that are possible in advance, then the flow and its outcome."""
 
 import contextlib
+import importlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows import PROJECT
 from flows.cli import preflight
@@ -15,13 +16,6 @@ from storage.uri import PredictionsURI
 from tasks.learning import recipes
 from tasks.learning.recipes import Recipe
 
-if TYPE_CHECKING:
-    from prefect import Flow
-
-    from tasks.planning.audit_request import AuditRequest
-    from tasks.planning.plan import Plan
-    from tasks.planning.predict_request import BatchRequest
-
 
 def run(options: RunOptions) -> int:
     """Run the pipeline, or with `--check` only its checks, and print what each found."""
@@ -32,7 +26,7 @@ def run(options: RunOptions) -> int:
 
             _tell("Prefect", check_api())
             return 0
-    return start(plan, options, parameters_of(options) | parameters_of_recipe(plan.recipe))
+    return start(plan, options, parameters_of(options) | parameters_of_recipe(plan.recipe), module="flows.pipeline")
 
 
 def parameters_of(options: FlowOptions) -> dict[str, Any]:
@@ -53,7 +47,7 @@ def predict(options: PredictOptions) -> int:
     """Run batch prediction."""
     with refused_if_invalid():
         request = preflight.check_prediction(options)
-    return start(request, options, parameters_of(options))
+    return start(request, options, parameters_of(options), module="flows.predict")
 
 
 def export(options: ExportOptions) -> int:
@@ -84,22 +78,11 @@ def export(options: ExportOptions) -> int:
     return 0
 
 
-def flow_of(plan: "Plan | BatchRequest | AuditRequest") -> "Flow[..., Any]":
-    """Return the flow that carries out `plan`; importing it takes seconds."""
-    from flows import audit, pipeline, predict
-    from tasks.planning.plan import Plan
-    from tasks.planning.predict_request import BatchRequest
-
-    if isinstance(plan, Plan):
-        return pipeline.flow_of(plan)
-    return predict.flow_of(plan) if isinstance(plan, BatchRequest) else audit.flow_of(plan)
-
-
-def start(plan: "Plan | BatchRequest | AuditRequest", options: FlowOptions, parameters: dict[str, Any]) -> int:
+def start(plan: Any, options: FlowOptions, parameters: dict[str, Any], *, module: str) -> int:
     """Run a flow from the command line and show its progress and outcome; write predictions to CSV, if asked.
 
-    The flow carries out `plan`. Prefect shows `parameters`. Slow starts run in parallel: Ray, if it is needed, which
-    takes longest, Prefect's server, and the imports of the flow.
+    `flow_of(plan)` in `module` returns the flow, whose `parameters` Prefect shows. Slow starts run in parallel: Ray, if
+    it is needed, which takes longest, Prefect's server, and the imports of the flow.
     """
     from tasks.runners.session import starting
 
@@ -125,12 +108,12 @@ def start(plan: "Plan | BatchRequest | AuditRequest", options: FlowOptions, para
 
         def meanwhile() -> None:
             with gc_paused():
-                flow_of(plan)
+                importlib.import_module(module)
 
         # Tags make every task request concurrency slots, which Prefect's busy SQLite postpones by two seconds.
         # Only a server that outlives this run needs the tag.
         with own_server(meanwhile) as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
-            flow = flow_of(plan)
+            flow = importlib.import_module(module).flow_of(plan)
             console.attach(narrator)
             try:
                 summary = flow(**parameters)

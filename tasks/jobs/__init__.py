@@ -1,1 +1,1 @@
-"""Ray jobs, without Prefect; each can also be run by hand: `python -m tasks.jobs.train SPEC`."""
+"""Ray jobs, without Prefect; each can also be run by hand: `python -m tasks.jobs train SPEC`."""

@@ -30,18 +30,20 @@ _SPECS: dict[str, type[JobSpec]] = {
 }
 
 
-def main(stage: str) -> None:
-    """Run a stage on the Ray that RAY_ADDRESS names; the command line gives the spec's path or URI.
+def main() -> None:
+    """Run a stage on the Ray that RAY_ADDRESS names; the command line gives the stage, and the spec's path or URI.
 
     The process ends with exit code 0, with 1 after a line that describes the error, or with 2 for wrong usage.
     """
-    parser = argparse.ArgumentParser(f"python -m tasks.jobs.{stage}")
+    parser = argparse.ArgumentParser("python -m tasks.jobs")
+    parser.add_argument("stage", choices=_SPECS)
     written = "a run writes it below <root>/runs/ and deletes it once the job is done"
-    parser.add_argument("spec", help=f"path or s3:// URI of a job's {stage}-<SHA-256>.json; {written}")
-    place = parser.parse_args().spec
+    parser.add_argument("spec", help=f"path or s3:// URI of a job's <stage>-<SHA-256>.json; {written}")
+    arguments = parser.parse_args()
+    place = arguments.spec
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
-        spec = _SPECS[stage].model_validate_json(read_digested(uri))
+        spec = _SPECS[arguments.stage].model_validate_json(read_digested(uri))
         with deadline(spec.deadline_s):
             _work_on_ray(spec)
     except Exception as error:

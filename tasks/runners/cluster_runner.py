@@ -74,7 +74,7 @@ class ClusterRunner:
                     logger().info("attached to job %s, which is running already", name)
                     return name
             name = f"{prefix}{1 + max((int(name.removeprefix(prefix)) for name in jobs), default=0)}"
-            entrypoint = f"exec python -m tasks.jobs.{stage} {shlex.quote(place)}"
+            entrypoint = f"exec python -m tasks.jobs {stage} {shlex.quote(place)}"
             with user_code.packaged() as packages, jobs_api.job_runtime_env(packages) as runtime_env:
                 return str(client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env))
 

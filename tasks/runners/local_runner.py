@@ -126,7 +126,7 @@ class LocalRunner:
         ray = self.connect()
         env = environment() | {"RAY_ADDRESS": ray.address}
         with expecting_result(spec):
-            job = Child([sys.executable, "-m", f"tasks.jobs.{stage}", place], env=env, cwd=jobs_api.CODE)
+            job = Child([sys.executable, "-m", "tasks.jobs", stage, place], env=env, cwd=jobs_api.CODE)
             try:
                 self._follow(ray, job, Follower(), deadline_s=spec.deadline_s)
             finally:

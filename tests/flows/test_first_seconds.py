@@ -40,9 +40,8 @@ def flow_of(plan):
 
     return short
 
-start.flow_of = flow_of
 options, parameters = FlowOptions(storage=sys.argv[1], workers=0, as_json=True), {"seconds": float(sys.argv[2])}
-sys.exit(guarded(lambda: start.start(None, options, parameters)))
+sys.exit(guarded(lambda: start.start(None, options, parameters, module="__main__")))
 """
 
 

@@ -42,7 +42,7 @@ class Job:
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         own = {"PYTHONPATH": str(CHECKOUT), "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         with subprocess.Popen(
-            [sys.executable, "-m", "tasks.jobs.train", str(file)],
+            [sys.executable, "-m", "tasks.jobs", "train", str(file)],
             env=plain | _RAY | own | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -23,7 +23,7 @@ def test_a_job_run_by_hand_ends_plainly_and_leaves_no_token_that_others_can_read
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     job = subprocess.run(
-        [sys.executable, "-m", "tasks.jobs.preprocess", str(tmp_path / "spec.json")],
+        [sys.executable, "-m", "tasks.jobs", "preprocess", str(tmp_path / "spec.json")],
         cwd=CHECKOUT,
         env=env | {"HOME": str(tmp_path)},
         capture_output=True,
@@ -44,10 +44,10 @@ def test_a_job_whose_spec_was_altered_in_scratch_refuses_it_and_writes_nothing(
     place = write_digested(spec.scratch, "preprocess", spec.model_dump_json().encode())
     altered = spec.model_copy(update={"storage": elsewhere, "target": elsewhere.child("datasets/prepared/x-1")})
     Path(place).write_text(altered.model_dump_json())
-    monkeypatch.setattr(sys, "argv", ["preprocess", place])
+    monkeypatch.setattr(sys, "argv", ["tasks.jobs", "preprocess", place])
     monkeypatch.setattr(main, "_work_on_ray", lambda spec: pytest.fail("the job began to work"))
     with pytest.raises(SystemExit) as end:
-        main.main("preprocess")
+        main.main()
     assert end.value.code == 1 and not Path(elsewhere).exists()
     error = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(ERROR))
     assert f"{place} is not what the run wrote (SHA-256), so the job did nothing; run again" in error

@@ -64,7 +64,7 @@ def test_every_line_that_a_user_prints_is_told(caplog: pytest.LogCaptureFixture,
 def test_what_ray_says_of_itself_is_chatter(caplog: pytest.LogCaptureFixture) -> None:
     log = """\
 2026-11-26 04:28:11,873\tINFO job_manager.py:568 -- Runtime env is setting up.
-Running entrypoint for job train-1: exec python -m tasks.jobs.train spec.json
+Running entrypoint for job train-1: exec python -m tasks.jobs train spec.json
 2026-11-26 04:44:50,201\tWARNING __init__.py:28 -- Progress bars disabled. To enable, set `ray.data.DataContext
 (RayTrainWorker pid=4711) Reporting training result 1: TrainingReport(checkpoint=None, metrics={}) from rank 1
 (SplitCoordinator pid=4711) Progress bars disabled. To enable, set `ray.data.DataContext

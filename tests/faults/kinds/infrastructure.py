@@ -10,7 +10,7 @@ from tests.faults.history import checkpoint_of, step_of
 from tests.faults.kinds.register import kind
 
 
-@kind("controller killed", process="tasks.jobs.train")  # it controls the workers itself
+@kind("controller killed", process="tasks.jobs train")  # it controls the workers itself
 @kind("local Ray killed", process="gcs_server")
 def _killed(case: Case, *, process: str) -> dict[str, Any]:
     case.begin(after="prepared", workers=1)

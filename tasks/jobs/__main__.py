@@ -1,0 +1,5 @@
+"""Entry point of every job: `python -m tasks.jobs STAGE SPEC`."""
+
+from tasks.jobs.main import main
+
+main()
