@@ -16,35 +16,10 @@ from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
 from tasks.learning.recipe import SGD, AdamW, Data, Gate, Own, Recipe, Resources, Split, Training, flat, from_dict
 from tasks.learning.settings import described, field_meant, names, override
 
-__all__ = [
-    "SGD",
-    "AdamW",
-    "Champion",
-    "Data",
-    "FileAugment",
-    "Gate",
-    "Own",
-    "PixelAugment",
-    "Pretrained",
-    "Random",
-    "Recipe",
-    "Resources",
-    "Split",
-    "Training",
-    "Weights",
-    "changes",
-    "described",
-    "field_meant",
-    "flat",
-    "from_dict",
-    "known",
-    "load",
-    "names",
-    "override",
-    "own",
-    "table",
-    "title",
-]
+__all__ = ["Data", "Gate", "Recipe", "Resources", "Split", "Training"]
+__all__ += ["SGD", "AdamW", "Champion", "FileAugment", "Own", "PixelAugment", "Pretrained", "Random", "Weights"]
+__all__ += ["changes", "described", "field_meant", "flat", "from_dict", "known", "load", "names", "override"]
+__all__ += ["own", "table", "title"]
 
 
 def known() -> list[str]:
