@@ -19,8 +19,9 @@ def check_readable(uri: URI, *, option: str = "--storage") -> None:
     Raises `FileNotFoundError` if there is nothing, and `ValueError` naming `option`, the problem and the next step if
     the storage cannot be read; within 10 s if the server does not answer.
     """
-    with errors_as_value_error(uri, option=option, verb="read"):
-        if s3.has_content(uri) if uri.is_s3 else os.path.lexists(uri) and os.listdir(uri):
+    missing: tuple[type[OSError], ...] = () if uri.is_s3 else (FileNotFoundError,)  # on S3 its bucket is
+    with errors_as_value_error(uri, option=option, verb="read"), contextlib.suppress(*missing):
+        if s3.has_content(uri) if uri.is_s3 else os.listdir(uri):
             return
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(uri))
 

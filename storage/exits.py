@@ -49,7 +49,7 @@ def verbatim(text: str) -> str:
 def parse_csv(text: str) -> Path:
     """Return the path of a file that can be written."""
     path = Path(text).expanduser().resolve()
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise typer.BadParameter(f"must be a file in an existing, writable folder, got {text!r}; choose another")
     return path
 

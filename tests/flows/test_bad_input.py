@@ -104,6 +104,7 @@ REQUESTS = [
     Bad("run --storage s3://bucket/x", "--storage ... nonsense", _NOBODY | {"AWS_ENDPOINT_URL": "nonsense"}),
     Bad("predict", "--data"),
     Bad("predict --data {root} --csv {root}", "--csv: must be a file in an existing, writable folder"),
+    Bad("predict --data {root} --csv {file}/a.csv", "--csv: must be a file ... got '{file}/a.csv'"),
     Bad("predict --data {root} --csv {nothing}/a.csv", "--csv: must be a file ... got '{nothing}/a.csv'"),
     Bad("predict --data {checkpoint}", "--data ... raw or prepared ... {checkpoint} of kind checkpoint"),
     Bad("predict --data {raw} --split nosuch", "--split ... test ... 'nosuch'"),

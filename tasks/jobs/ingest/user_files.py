@@ -125,16 +125,20 @@ def written(
 
 
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
-    """Write the table of sources and return it with the statistics."""
+    """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be predicted."""
     columns = {name: [row[at] for piece in done for row in piece["sources"]] for at, name in enumerate(COLUMNS)}
     named = [name for piece in done for name in piece["unreadable"]][:_SHOWN]
+    if spec.is_new and sum(columns["unreadable"]) == sum(columns["rows"]):  # training refuses far fewer
+        first = next(iter(named), "there are no images")
+        raise ValueError(f"no image in {spec.source} could be read (first: {first}); use files of a supported format")
     sink = io.BytesIO()
     sources = pa.table({name: columns[name] for name in row_tables.SCHEMA.names}, schema=row_tables.SCHEMA)
     pq.write_table(sources, sink, compression="zstd")
     table = commits.write_file(spec.target, f"{row_tables.SOURCES}.parquet", sink.getvalue())
-    name = f"{len(sources):,} files, listed in {table.path}"
     statistics = {
-        "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
+        "sources": [
+            {"name": f"{len(sources):,} files, listed in {table.path}", "sha256": spec.digest, "url": spec.source}
+        ],
         "left_out": spec.left_out,
         "unreadable": {"count": sum(columns["unreadable"]), "named": named},
         "notice": None,
