@@ -121,7 +121,7 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     num_excluded: int = 0
     """Test rows that did not count, since a compared model was trained or validated on their images."""
     num_compared_before: int = 0
-    """Other models that were compared with the champion since it became champion."""
+    """Other models that were compared with the champion while it was champion."""
     decided: AwareDatetime | None = None
     author: str | None = None
     """User or deployment, and run, that decided."""

@@ -105,9 +105,9 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
         """Return the files of one split in their order; all files if `name` is none."""
         return [file for file in self.files if name is None or file.split == name]
 
-    def num_rows(self, split: str) -> int:
-        """Return the number of rows of one split."""
-        return sum(file.rows or 0 for file in self.split(split))
+    def num_rows(self, *splits: str) -> int:
+        """Return the number of rows of `splits`."""
+        return sum(file.rows or 0 for file in self.files if file.split in splits)
 
     def to_json(self) -> bytes:
         """Format as readable, canonical JSON."""

@@ -243,9 +243,12 @@ def _rule(gate: Gate, checkpoint: CheckpointURI, champion: CheckpointURI) -> tup
     if mine.parents["prepared"].content == other.parents["prepared"].content:
         return _MAX_P_VALUE, ", as the data is the champion's"
     uris = mine.parent("prepared", of=checkpoint), other.parent("prepared", of=champion)
-    now, before = (manifest.load(uri).num_rows("train") if manifest.is_committed(uri) else 0 for uri in uris)
+    try:
+        now, before = (manifest.load(uri).num_rows("train", "validation") for uri in uris)
+    except (FileNotFoundError, manifest.Damaged):
+        return _MAX_P_VALUE, ", as the champion's data no longer exists"
     if now < before:
-        return _MAX_P_VALUE, f", as it was trained on {now:,} rows, the champion on {before:,}"
+        return _MAX_P_VALUE, f", as it had {now:,} rows to learn from, the champion {before:,}"
     return 0.0, " (enough for the champion's recipe on more or changed data)"
 
 

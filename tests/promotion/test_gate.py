@@ -123,7 +123,7 @@ def test_each_further_model_beside_one_champion_needs_a_smaller_p_value(contest:
     ("gate", "recipe", "data", "promoted", "why"),
     [
         ({"max_p_value": None}, "usual", "second", True, "(enough for the champion's recipe on more or changed data)"),
-        ({"max_p_value": None}, "usual", "few", False, "at most 0.05, as it was trained on 3 rows, the champion on 5)"),
+        ({"max_p_value": None}, "usual", "few", False, "at most 0.05, as it had 3 rows to learn from, the champion 5)"),
         ({"max_p_value": None}, "other", "second", False, "at most 0.05, as the recipe is not the champion's)"),
         ({"max_p_value": None}, "usual", "first", False, "at most 0.05, as the data is the champion's)"),
         ({"max_p_value": 0.05}, "usual", "second", False, "(p = 0.5, required: at most 0.05)"),
