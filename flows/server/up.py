@@ -59,7 +59,7 @@ def main(host: str, port: int) -> int:
         if host in LOOPBACK:
             reports = f"{stack.enter_context(report_server.serving(root, port + 1))} ({root})"
         _release(was_stopped=False)  # of a `make up` that died, or whose server ended before its worker
-        stack.callback(_release, was_stopped=True)
+        stack.push(lambda kind, *_: _release(was_stopped=kind is KeyboardInterrupt))
         worker = stack.enter_context(_running("worker", "start", "--pool", "pipeline", "--name", _WORKER))
         file = get_current_settings().home / FILE
         shown = password if password.startswith(_USER) else f"in {file}"  # a password that the user set is not logged
