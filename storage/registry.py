@@ -97,11 +97,8 @@ def append(root: Root, name: str, decision: Decision) -> None:
     Raises `Superseded` if another decision has that number, `Damaged` if the entry before is missing or was changed.
     """
     uri = _place(root, name, decision.number)
-    before = (
-        None
-        if decision.number == 1
-        else _load(_place(root, name, decision.number - 1), functools.partial(reference.resolve, root=root))
-    )
+    resolve = functools.partial(reference.resolve, root=root)
+    before = _load(_place(root, name, decision.number - 1), resolve) if decision.number > 1 else None
     document = with_references(decision, root) | {"previous": before.digest if before else None}
     document["digest"] = _digest(document)
     content = json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import inspect
 import os
 import subprocess
 import sys
@@ -88,7 +89,7 @@ def _check(entry: dict[str, Any]) -> None:
         flow: Flow[..., Any] = load_flow_from_entrypoint(entry["entrypoint"])
     except (ImportError, OSError, ValueError, PrefectException) as error:
         raise ValueError(f"entrypoint: {error}") from None
-    allowed = {name: kind for name, kind in get_type_hints(flow.fn).items() if name != "return"}
+    allowed = dict.fromkeys(inspect.signature(flow.fn).parameters, object) | get_type_hints(flow.fn)
     schedules = entry.get("schedules") or []
     for schedule in schedules:
         _check_fields(schedule, _SCHEDULE, field="schedules: ")
@@ -97,7 +98,8 @@ def _check(entry: dict[str, Any]) -> None:
         except ValidationError as error:
             raise ValueError(f"schedules: {first_problem(error)}") from None
     for schedule in ({}, *schedules):
-        parameters = (entry.get("parameters") or {}) | (schedule.get("parameters") or {})
+        given = (entry.get("parameters") or {}) | (schedule.get("parameters") or {})
+        parameters = {name: value for name, value in given.items() if value is not None}
         _check_fields(parameters, allowed, field="parameters: ")
         if entry["entrypoint"].startswith("flows/pipeline.py:"):
             recipe = default_recipe(parameters.get("data"), flow=flow.name)
@@ -118,7 +120,9 @@ def _check_fields(fields: Any, types: dict[str, Any], *, field: str) -> None:
         raise ValueError(f"{field}there is no {unknown[0]!r}; {hint}")
     optional: dict[str, Any] = {name: (kind | None, None) for name, kind in types.items()}
     try:
-        create_model("Fields", **optional).model_validate(fields)
+        create_model("Fields", __config__={"arbitrary_types_allowed": True, "strict": True}, **optional).model_validate(
+            fields
+        )
     except ValidationError as error:
         raise ValueError(f"{field}{first_problem(error)}") from None
 

@@ -48,7 +48,7 @@ class EpochMetrics:
 
 
 TrainingFields = Mapping[str, Any]
-"""TrainingFields of a recipe's group `training`."""
+"""Fields of a recipe's group `training`."""
 
 
 def has_checkpoint(epoch: float, training: TrainingFields) -> bool:

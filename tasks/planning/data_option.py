@@ -84,13 +84,6 @@ class TrainingData:
     raw: DatasetURI | None = None
     """An existing raw dataset."""
 
-    @property
-    def uri(self) -> URI | None:
-        """URI from `--data`."""
-        if self.user_images is not None:
-            return self.user_images.uri
-        return self.raw
-
     def ingest_values(self) -> dict[str, Any]:
         """Return the values that the raw dataset records."""
         values: dict[str, Any] = {"data": self.name}

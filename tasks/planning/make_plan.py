@@ -13,6 +13,7 @@ from tasks.jobs.spec import PredictParameters, TrainParameters
 from tasks.learning import recipes
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
+from tasks.learning.sources import Download
 from tasks.planning import model_check, warm_start
 from tasks.planning.data_option import TrainingData, find_files, find_training_data, is_needed
 from tasks.planning.plan import (
@@ -55,6 +56,7 @@ def make_plan(
             _plan,
             root=root,
             data=find_training_data(root, recipe, data),
+            weights=warm_start.initial_weights(recipe),
             workers=workers,
             register_as=check_name(registered_model, field="--register-as") if registered_model else None,
             mirrors=tuple(map(mirror_address, mirror)),
@@ -85,8 +87,6 @@ def default_storage() -> str:
 
 def check_workers(workers: Workers) -> None:
     """Raise `ValueError` naming the option and its value if the number of workers is none."""
-    if isinstance(workers, str):
-        raise ValueError(f"--workers must be one whole number, got {workers!r}")
     if workers is not None and workers < 0:
         raise ValueError(f"--workers must be >= 0 (0 runs without Ray), got {workers}")
 
@@ -95,6 +95,7 @@ def _plan(
     *,
     root: Root,
     data: TrainingData,
+    weights: Download | None,
     workers: Workers,
     register_as: str | None,
     mirrors: tuple[str, ...],
@@ -120,7 +121,6 @@ def _plan(
         initial = warm_start.initial_checkpoint(
             root, registered_model, recipe, prepared, values, image_shape=image_shape, classes=classes
         )
-    weights = warm_start.initial_weights(recipe)
     stored = find_files(root, weights) if weights else None
     checkpoint = result_of(
         kinds.CHECKPOINT,
@@ -177,7 +177,9 @@ def _plan(
             data_name=data.name,
             values=recipes.flat(recipe.to_dict()) | {"workers": "auto"} | scale,
             changes=recipes.changes(recipe) | scale,
-            command=_command(recipe, data.uri, register_as, workers, cores),
+            command=_command(
+                recipe, data.user_images.uri if data.user_images else data.raw, register_as, workers, cores
+            ),
             registered_model=registered_model,
             register_as=register_as,
         ),

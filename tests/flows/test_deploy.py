@@ -28,7 +28,7 @@ from tests.runs import CHECKOUT
         ({"parameters": {"settings": {"epoch": 1}}}, "no recipe field 'epoch'; did you mean 'epochs'"),
         ({"parameters": {"settings": {"learning_rate": [0.1]}}}, r"learning_rate must be a valid number, got \[0.1\]"),
         ({"parameters": {"settings": {"epochs": True}}}, "epochs must be a valid integer, got True"),
-        ({"parameters": {"workers": "2"}}, "--workers must be one whole number, got '2'"),
+        ({"parameters": {"workers": "2"}}, "workers must be a valid integer, got '2'"),
         ({"parameters": {"data": 3}}, "parameters: data must be a valid string, got 3"),
         ({"parameters": {"recipe": "nosuch"}}, "recipe .*mnist-resnet18.* 'nosuch'"),
         ({"parameters": {"recipes": "mnist"}}, "parameters: there is no 'recipes'; did you mean 'recipe'"),
