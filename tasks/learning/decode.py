@@ -95,7 +95,7 @@ def _has_jpeg_end(content: bytes) -> bool:
 
 def decode_uncropped(content: bytes, channels: int) -> Image.Image:
     """Decode as `decoded` does, but return the whole image at its own size, for a crop of it. Raises `Unreadable`."""
-    with _opened(content) as image:
+    with _opened(content) as image, _one_large if image.width * image.height >= _LARGE else contextlib.nullcontext():
         return _flat(image).convert(_MODES[channels])
 
 
