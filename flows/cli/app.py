@@ -1,4 +1,4 @@
-"""The one command line: `data-to-model` and the scripts that are single commands of it.
+"""The one command line: `data-to-model`, and `flows/pipeline.py`, which is its command `run`.
 
 Modules of the commands are imported after the command line has been parsed: an invalid one is refused at once.
 """
@@ -189,8 +189,8 @@ def export(options: ExportOptions) -> int:
     """Export a model to a file that other programs run without this project.
 
     Writes <storage>/exports/<name>/: the file, a README, and preprocess.py, which resizes a
-    photo as in training. The file is run over all test rows first; if a class differs from the
-    model's, or a probability by more than 1e-5, nothing is exported.
+    photo as in training. The file is run over all test rows first. If a logit differs from the
+    model's by more than 1e-5 plus a thousandth of the largest logit, nothing is exported.
     """
     from flows.cli import start
 

@@ -31,8 +31,8 @@ def history(
     """Print the current champions, or every decision about one registered model.
 
     Without a name, prints one line for each registered model: the champion, and when, by whom
-    and why it was promoted. With one, prints all its decisions, the latest last: promoted, rejected
-    or rollback.
+    and why it was promoted. With one, prints all its decisions, the latest last: promoted, rejected,
+    unchanged or rollback.
 
     Example:
       data-to-model history mnist
