@@ -40,8 +40,8 @@ def of_parents(folder: Folder) -> Iterator[str]:
         recorded = folder.manifest and folder.manifest.parents[role]
         if recorded and now.digest != recorded.digest and now.content != recorded.content:
             yield (
-                f"{folder.uri} was made from other bytes of {parent} than exist now; the next run makes a new result "
-                "at another URI; delete this one if you do not need it"
+                f"{folder.uri} was made from other bytes of {parent} than exist now; runs do not use it, and name the "
+                "command that deletes it"
             )
             return
 

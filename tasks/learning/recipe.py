@@ -169,7 +169,7 @@ class Gate:
     """How far below the metric of the champion a challenger's may be; several promotions may add up."""
     max_p_value: _Share | None = None
     """Largest p-value of the exact test at which a challenger that is better than the champion is promoted; 0: no test.
-    Unset: no test for the champion's recipe on as many other rows, else 0.05. Ignored if `tolerance` is above 0."""
+    Unset: no test for the champion's recipe on other data with no fewer rows, else 0.05. Ignored with `tolerance`."""
     classes_may_go: bool = False
     """Whether a model without some classes of the champion may replace it."""
 
