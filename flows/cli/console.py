@@ -112,7 +112,7 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
     for entry in metrics.get("worse_slices", ()):
         yield f"worse slice    {slices.describe(entry)}"
     yield f"decision       {summary['verdict']}: {summary['reason']}"
-    yield f"champion       {summary['champion'] or 'none'}"
+    yield f"champion       {summary['champion'] or 'none'} (champion:{summary['registered_model']})"
     yield f"report         {summary['uris']['report']}/index.html"
     if summary["source"]["data"] == mnist_sample.SOURCE.name:
         yield "next           all of MNIST: python flows/pipeline.py --recipe mnist-resnet18"

@@ -40,8 +40,7 @@ def of_plan(plan: Plan) -> tuple[str, str]:
         return of_user_images(plan.ingest.user_images)
     assert plan.download.source is not None
     classes = plan.download.source.classes
-    names = ", ".join(classes[:_SHOWN])
-    return f"{len(classes)} classes: {names}; their rows are counted by the run", _PUBLISHED
+    return f"{len(classes)} classes: {', '.join(classes[:_SHOWN])}; their rows are counted by the run", _PUBLISHED
 
 
 def of_raw(raw: Manifest) -> Iterator[str]:

@@ -55,8 +55,9 @@ def check_images(plan: Plan, *, limit_s: float = _LIMIT_S) -> str:
     reasons = Counter({checks.UNREADABLE: len(problems)})
     checks.check_share(problems, reasons, total=total, limit=plan.recipe.split.max_quarantined)
     checks.check_learned([name for label, name in enumerate(data.classes) if not learned[label]])
-    left_out = f"; unreadable: {', '.join(problems[:_SHOWN])}{', ...' * (len(problems) > _SHOWN)}" if problems else ""
-    return f"{num_decoded:,} of {total:,} images decoded{left_out}"
+    shown = f"{', '.join(problems[:_SHOWN])}{', ...' * (len(problems) > _SHOWN)}"
+    left_out = f"; {len(problems):,} unreadable: {shown}" if problems else ""
+    return f"{num_decoded - len(problems):,} of {total:,} images decoded{left_out}"
 
 
 def _files(data: UserImages, learned: Counter[int | None]) -> Iterator[Row]:

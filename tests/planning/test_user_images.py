@@ -177,7 +177,9 @@ def test_the_check_decodes_the_images_and_refuses_what_the_run_would(pictures: P
         preprocess.fn(ingested(run), run.prepared, run.preprocess, run.timeouts, InProcessRunner())
     assert checked() == "decoded by the run, or by an earlier one"
     line = checked("channels=1", "max_quarantined=0.5")
-    assert line.startswith("16 of 16 images decoded; unreadable: ") and all(f"{path} (" in line for path in BROKEN)
+    assert line.startswith(f"{16 - len(BROKEN)} of 16 images decoded; {len(BROKEN)} unreadable: ") and all(
+        f"{path} (" in line for path in BROKEN
+    )
     assert checked("channels=1", "max_quarantined=0.5", limit_s=0).startswith("1 of 16 images decoded")
     for path in (pictures / "train" / CLASSES[2]).iterdir():
         path.write_bytes(b"no image")

@@ -1,7 +1,7 @@
 """What deserves attention in the data of a run: rows, files and classes that make its result worse or less certain."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from storage.manifest import Manifest
@@ -36,12 +36,12 @@ class DataProblem:
     """Files, rows or reasons; the last is `...` if there are more."""
     is_minor: bool = False
     """Whether only the section Data shows it, as nothing needs to be done, for example about system files."""
-
     is_listed: bool = False
     """Whether the log of `ingest` has listed it already."""
 
     def __str__(self) -> str:
-        return ": ".join([self.summary, ", ".join(self.details[:_SHOWN])]) if self.details else self.summary
+        named = ", ".join(_named(self.details[:_SHOWN], len(self.details)))
+        return f"{self.summary}: {named}" if named else self.summary
 
 
 def find_data_problems(raw: Manifest, prepared: Manifest) -> list[DataProblem]:
@@ -121,5 +121,5 @@ def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:
         yield DataProblem(summary=f"unbalanced classes: {rows}; unless class_weights=none, they count alike")
 
 
-def _named(names: list[str], total: int) -> tuple[str, ...]:
+def _named(names: Sequence[str], total: int) -> tuple[str, ...]:
     return (*names, *["..."] * (total > len(names)))
