@@ -7,6 +7,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # Prefect loads this file from anywhere
 
+if __name__ == "__main__":
+    raise SystemExit("error: this file is no command; use: data-to-model predict")
+
 from prefect import Flow, flow
 
 from flows.cli.options import PredictOptions, described

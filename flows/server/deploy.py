@@ -98,8 +98,8 @@ def _check(entry: dict[str, Any]) -> None:
         except ValidationError as error:
             raise ValueError(f"schedules: {first_problem(error)}") from None
     for schedule in ({}, *schedules):
-        given = (entry.get("parameters") or {}) | (schedule.get("parameters") or {})
-        parameters = {name: value for name, value in given.items() if value is not None}
+        parameters = (entry.get("parameters") or {}) | (schedule.get("parameters") or {})
+        parameters = {name: value for name, value in parameters.items() if value is not None}  # else its default
         _check_fields(parameters, allowed, field="parameters: ")
         if entry["entrypoint"].startswith("flows/pipeline.py:"):
             recipe = default_recipe(parameters.get("data"), flow=flow.name)
@@ -119,10 +119,9 @@ def _check_fields(fields: Any, types: dict[str, Any], *, field: str) -> None:
         hint = f"did you mean {meant[0]!r}?" if meant else f"it is not one of {', '.join(types)}"
         raise ValueError(f"{field}there is no {unknown[0]!r}; {hint}")
     optional: dict[str, Any] = {name: (kind | None, None) for name, kind in types.items()}
+    model = create_model("Fields", __config__={"arbitrary_types_allowed": True, "strict": True}, **optional)
     try:
-        create_model("Fields", __config__={"arbitrary_types_allowed": True, "strict": True}, **optional).model_validate(
-            fields
-        )
+        model.model_validate(fields)
     except ValidationError as error:
         raise ValueError(f"{field}{first_problem(error)}") from None
 

@@ -135,6 +135,7 @@ def _plan(
     evaluation = evaluation_of(root, predictions)
 
     gate_settings = gate.settings_of(recipe, judge_only=judge_only)
+    place = data.user_images.uri if data.user_images else data.raw
     decisions = registry.history(root, registered_model)
     rival = gate.rival_of(checkpoint, decisions)
     of_rival = [predictions_of(root, rival, prepared, split="test")] if rival else []
@@ -177,9 +178,7 @@ def _plan(
             data_name=data.name,
             values=recipes.flat(recipe.to_dict()) | {"workers": "auto"} | scale,
             changes=recipes.changes(recipe) | scale,
-            command=_command(
-                recipe, data.user_images.uri if data.user_images else data.raw, register_as, workers, cores
-            ),
+            command=_command(recipe, place, register_as, workers, cores),
             registered_model=registered_model,
             register_as=register_as,
         ),

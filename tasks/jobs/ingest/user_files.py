@@ -135,10 +135,9 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     sources = pa.table({name: columns[name] for name in row_tables.SCHEMA.names}, schema=row_tables.SCHEMA)
     pq.write_table(sources, sink, compression="zstd")
     table = commits.write_file(spec.target, f"{row_tables.SOURCES}.parquet", sink.getvalue())
+    name = f"{len(sources):,} files, listed in {table.path}"
     statistics = {
-        "sources": [
-            {"name": f"{len(sources):,} files, listed in {table.path}", "sha256": spec.digest, "url": spec.source}
-        ],
+        "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
         "left_out": spec.left_out,
         "unreadable": {"count": sum(columns["unreadable"]), "named": named},
         "notice": None,
