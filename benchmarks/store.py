@@ -9,11 +9,11 @@ import numpy as np
 from storage import commits, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.ingest import downloads
-from tasks.jobs.spec import PredictSpec, PreprocessSpec, TrainSpec
 from tasks.learning import images
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Source, Split
 from tasks.runners.runner import InProcessRunner, Runner
+from tasks.stages import PredictSpec, PreprocessSpec, TrainSpec
 
 _DAY_S = 24 * 3600.0
 _URI = TypeVar("_URI", bound=URI)

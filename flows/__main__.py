@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from flows.cli import app
-from storage.admin.change_commands import app as storage_app
+from flows.cli.registry_commands import app as storage_app
 
 app.app.registered_commands += storage_app.registered_commands
 

@@ -1,11 +1,17 @@
-"""This process: how it uses memory, and its proxies."""
+"""This process: how it uses memory, its threads, and its proxies."""
 
 import contextlib
 import ctypes
 import gc
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # parameters of glibc's `mallopt`, from its malloc.h
 _LARGEST = 2**25  # largest mmap threshold, in bytes, that 64-bit glibc accepts
@@ -58,3 +64,18 @@ def reach_loopback_directly() -> None:
         for name in [*_PROXIES, *map(str.upper, _PROXIES)]:
             if os.environ.get(name, "").lower().startswith("socks"):
                 del os.environ[name]
+
+
+def in_threads(function: Callable[[T], S], items: Iterable[T], *, threads: int) -> Iterator[S]:
+    """Yield `function(item)` for all items in order; compute the next ones meanwhile in `threads` threads."""
+    waiting: deque[Future[S]] = deque()
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

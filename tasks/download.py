@@ -11,12 +11,12 @@ from storage import commits, manifest, reference
 from storage import files as storage_files
 from storage.manifest import File
 from storage.uri import URI, FilesURI
-from tasks.jobs.spec import scratch_of
 from tasks.learning.downloading import fetch_file
 from tasks.learning.sources import Download
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage, tidy
 from tasks.planning.plan import DownloadParameters, Timeouts
+from tasks.stages import scratch_of
 
 
 @task(name="download", **task_options, task_run_name="download {parameters.name}")

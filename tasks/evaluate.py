@@ -11,7 +11,7 @@ from prefect import task
 from storage import commits, manifest, tables
 from storage.error_policy import Permanent
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
-from tasks.jobs import row_facts
+from tasks.images import row_facts
 from tasks.learning import images, metrics, slices
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage

@@ -8,14 +8,14 @@ from prefect import task
 
 from storage import manifest, reference
 from storage.uri import DatasetURI, FilesURI
-from tasks.jobs.ingest import user_files
+from tasks.images import user_files
 from tasks.jobs.preprocess import data_problems
-from tasks.jobs.spec import IngestSpec, scratch_of
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
 from tasks.planning import data_summary
 from tasks.planning.plan import IngestParameters, Timeouts
 from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault
+from tasks.stages import IngestSpec, scratch_of
 
 
 @task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {parameters.name}")

@@ -3,11 +3,11 @@
 from prefect import task
 
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
-from tasks.jobs.spec import PredictParameters, PredictSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.plan import Timeouts
 from tasks.runners.runner import Runner, retry_on_fault
+from tasks.stages import PredictParameters, PredictSpec
 
 
 @task(name="predict", **task_options, **retry_on_fault)

@@ -5,11 +5,11 @@ from typing import Any
 from prefect import task
 
 from storage.uri import DatasetURI
-from tasks.jobs.spec import PreprocessSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.plan import Timeouts
 from tasks.runners.runner import Runner, retry_on_fault
+from tasks.stages import PreprocessSpec
 
 
 @task(name="preprocess", **task_options, **retry_on_fault)

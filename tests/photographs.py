@@ -3,9 +3,9 @@
 from typing import Any
 
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.jobs.spec import IngestSpec, PreprocessSpec, TrainSpec
 from tasks.learning import recipes
 from tasks.learning.recipes import Data, FileAugment, Recipe, Split, Training
+from tasks.stages import IngestSpec, PreprocessSpec, TrainSpec
 from tests.jobs.raw import to_ingest, to_prepare
 
 RECIPE = Recipe(

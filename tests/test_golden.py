@@ -5,9 +5,9 @@ import pytest
 from storage import manifest
 from storage.uri import DatasetURI, Root
 from tasks.jobs import main
-from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import recipes
 from tasks.planning import make_plan, plan
+from tasks.stages import PreprocessSpec
 from tests.ingested import ingested
 
 RAW = {

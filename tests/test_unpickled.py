@@ -14,8 +14,7 @@ from ray.data.extensions import ArrowPythonObjectType
 
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs import row_tables
-from tasks.jobs.ingest import parquet_files
+from tasks.images import parquet_files, row_tables
 from tests.faults.kinds.stored import Payload
 from tests.test_imports import MODULES, ROOT
 

@@ -13,7 +13,7 @@ import pytest
 from flows.cli import app
 from storage import files, manifest, tables
 from storage.uri import URI, CheckpointURI, PredictionsURI, Root
-from tasks.jobs.spec import PredictSpec
+from tasks.stages import PredictSpec
 from tests import environments, photographs
 from tests.image_folder import write_folder
 from tests.jobs.raw import run

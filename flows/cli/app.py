@@ -141,7 +141,7 @@ def backfill(options: BackfillOptions) -> int:
 
     Compares each with the champion, and records the decisions. The champion does not change.
     """
-    from flows.backfill import backfill
+    from flows.cli.backfill import backfill
 
     return backfill(options)
 

@@ -9,8 +9,8 @@ import pandas as pd
 
 from flows.cli import predictions_csv
 from flows.cli.options import DiffOptions, MistakesOptions
+from flows.cli.storage_commands import existing_root
 from storage import exits, kinds, terminal
-from storage.admin.commands import existing_root
 from storage.decision import metric_title
 from storage.uri import DatasetURI
 from tasks.comparing import data, results

@@ -10,7 +10,7 @@ from typing import Any
 from storage import files, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, DatasetURI, PredictionsURI
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.learning import images
 from tasks.promotion.correct_rows import COLUMN
 

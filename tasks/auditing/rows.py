@@ -14,7 +14,7 @@ from storage.uri import AuditURI, DatasetURI, PredictionsURI
 from tasks import report_page
 from tasks.auditing import confident_learning
 from tasks.auditing.confident_learning import LabelNoise
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.learning import images
 from tasks.report_page import pictures
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from storage import kinds, tables
 from tasks.comparing.results import Results
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.learning import images
 
 SORTS: Final = ("added", "removed", "renamed", "relabelled", "moved", "changed")

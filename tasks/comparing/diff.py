@@ -13,7 +13,7 @@ from storage.uri import DatasetURI, PredictionsURI
 from tasks.comparing import data
 from tasks.comparing.results import Results
 from tasks.comparing.rows import names_of
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.learning import recipes
 from tasks.planning.result_uris import predictions_of
 from tasks.promotion import correct_rows, seen_rows

@@ -14,7 +14,7 @@ from PIL import Image
 from storage import files, manifest, tables
 from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI, PredictionsURI
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.learning import images
 from tasks.promotion import correct_rows
 

@@ -3,22 +3,16 @@
 import dataclasses
 import itertools
 import random
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from storage import tables
+from storage import process, tables
 from storage.failpoints import failpoint
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
 from tasks.learning import images
 from tasks.learning.epoch_metrics import batch_start
-
-T = TypeVar("T")
-S = TypeVar("S")
 
 _AHEAD = 2
 """Parts to read in advance; each has at most 64 MiB of pixels."""
@@ -86,22 +80,7 @@ def read_ahead(
     uri: DatasetURI, slices: Sequence[Slice], *, transform: Callable[[pa.Table], pa.Table] = lambda table: table
 ) -> Iterator[pa.Table]:
     """Yield `transform` of each slice's table, in order; other threads read and transform the next ones meanwhile."""
-    return in_threads(lambda part: transform(read_slice(uri, part, first=None)), slices, threads=_AHEAD)
-
-
-def in_threads(function: Callable[[T], S], items: Iterable[T], *, threads: int) -> Iterator[S]:
-    """Yield `function(item)` for all items in order; compute the next ones meanwhile in `threads` threads."""
-    waiting: deque[Future[S]] = deque()
-    pool = ThreadPoolExecutor(threads)
-    try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    return process.in_threads(lambda part: transform(read_slice(uri, part, first=None)), slices, threads=_AHEAD)
 
 
 def read_slice(uri: DatasetURI, part: Slice, *, first: int | None) -> pa.Table:

@@ -17,7 +17,7 @@ from storage.uri import URI
 from tasks.jobs import errors, events
 from tasks.jobs.deadline import deadline
 from tasks.jobs.events import ERROR
-from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
+from tasks.stages import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
 
 if TYPE_CHECKING:
     from tasks.jobs.backends.base import StageBackend

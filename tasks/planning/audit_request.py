@@ -5,11 +5,11 @@ from typing import Any
 
 from storage import kinds, manifest
 from storage.uri import URI, AuditURI, CheckpointURI, DatasetURI, PredictionsURI
-from tasks.jobs.spec import PredictParameters
 from tasks.planning import warm_start
 from tasks.planning.data_option import is_needed
 from tasks.planning.plan import DownloadParameters, Plan
 from tasks.planning.result_uris import predictions_of, result_of
+from tasks.stages import PredictParameters
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,14 +7,13 @@ from typing import Any
 from storage import access, champions, kinds, manifest
 from storage.admin import catalog
 from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, Root, parse_root
-from tasks.jobs import thumbnail_parts
+from tasks.images import thumbnail_parts, user_images
+from tasks.images.layout import EXPECTED
+from tasks.images.user_images import UserImages
 from tasks.learning import images, recipes, sources, user_code
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Download, Source
-from tasks.planning import user_images
 from tasks.planning.result_uris import result_of
-from tasks.planning.user_images import UserImages
-from tasks.planning.user_images.layout import EXPECTED
 
 _IMAGE_SIZE = 64
 """Pixels per side of the user's images, unless the recipe or the pretrained weights say otherwise."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from storage import manifest, s3
 from storage.manifest import Manifest
 from storage.terminal import count
-from tasks.jobs.ingest import class_names
-from tasks.jobs.ingest.class_names import FileLabels
-from tasks.jobs.spec import UserFile
+from tasks.images import class_names
+from tasks.images.class_names import FileLabels
+from tasks.images.user_images import UserImages
 from tasks.planning.plan import Plan
-from tasks.planning.user_images import UserImages
+from tasks.stages import UserFile
 
 _SHOWN = 10
 """Most classes that are named."""
@@ -77,7 +77,7 @@ def _of_parquet(data: UserImages) -> tuple[str, str]:
 
 def _read_labels(data: UserImages, file: UserFile) -> FileLabels:
     """Read the labels of a Parquet file in place; add its name to a `ValueError`."""
-    from tasks.jobs.ingest import parquet_files  # imports the decoders of images
+    from tasks.images import parquet_files  # imports the decoders of images
 
     uri = data.uri.child(file.path)
     try:

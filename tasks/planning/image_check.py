@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage import files, manifest
+from storage import files, manifest, process
 from storage.uri import URI
-from tasks.jobs import dataset_parts
-from tasks.jobs.ingest import parquet_files, user_files
+from tasks.images import parquet_files, user_files
+from tasks.images.user_images import UserImages
 from tasks.jobs.preprocess import checks
-from tasks.jobs.spec import IngestSpec
 from tasks.planning.plan import Plan
-from tasks.planning.user_images import UserImages
+from tasks.stages import IngestSpec
 
 _LIMIT_S = 10.0
 _THREADS = 4
@@ -46,7 +45,7 @@ def check_images(plan: Plan, *, limit_s: float = _LIMIT_S) -> str:
         rows, total = _files(data, learned), len(data.files)
     started, num_decoded = time.monotonic(), 0
     problems: list[str] = []
-    for name, label, problem in dataset_parts.in_threads(checked, rows, threads=_THREADS):
+    for name, label, problem in process.in_threads(checked, rows, threads=_THREADS):
         num_decoded += 1
         problems += [f"{name} ({problem})"] if problem else []
         learned[label] -= bool(problem)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from storage import access, champions, kinds, manifest, registry
 from storage.uri import URI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
-from tasks.jobs.spec import PredictParameters, TrainParameters
 from tasks.learning import recipes
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
@@ -28,6 +27,7 @@ from tasks.planning.result_uris import evaluation_of, predictions_of, result_of
 from tasks.promotion import gate
 from tasks.resources import machine
 from tasks.resources.scaling import Workers, needs_of
+from tasks.stages import PredictParameters, TrainParameters
 
 
 def make_plan(

@@ -5,10 +5,10 @@ from typing import Any
 
 from storage import reference
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
-from tasks.jobs.spec import PredictParameters, TrainParameters
+from tasks.images.user_images import UserImages
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Download, Source
-from tasks.planning.user_images import UserImages
+from tasks.stages import PredictParameters, TrainParameters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

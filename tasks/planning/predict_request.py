@@ -8,17 +8,18 @@ from typing import Any
 from storage import access, files, kinds, manifest
 from storage.admin import catalog
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.images import user_images
+from tasks.images.user_images import UserImages
 from tasks.jobs.deadline import deadline
-from tasks.jobs.spec import PredictParameters
 from tasks.learning import images, user_code
 from tasks.learning.recipe import MAX_MEGAPIXELS
-from tasks.planning import model_check, user_images
+from tasks.planning import model_check
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root, check_workers
 from tasks.planning.plan import IngestParameters, Timeouts
 from tasks.planning.result_uris import predictions_of, result_of
-from tasks.planning.user_images import UserImages
 from tasks.resources.scaling import Workers
+from tasks.stages import PredictParameters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

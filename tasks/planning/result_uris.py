@@ -7,7 +7,7 @@ from storage import kinds, reference, registry
 from storage.decision import Decision
 from storage.kinds import Kind, U
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, fingerprint
-from tasks.jobs.spec import predict_values
+from tasks.stages import predict_values
 
 
 def result_of(kind: Kind[U], root: Root, *, name: str, parents: Sequence[URI] = (), parameters: Mapping[str, Any]) -> U:

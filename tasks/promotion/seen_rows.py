@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from storage import manifest, tables
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.learning import images
 from tasks.promotion.correct_rows import Answers
 

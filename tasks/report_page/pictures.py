@@ -8,7 +8,7 @@ import numpy as np
 from storage import manifest, tables
 from storage.manifest import Manifest
 from storage.uri import DatasetURI, PredictionsURI
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.learning import images
 from tasks.report_page import Picture

@@ -11,12 +11,12 @@ from uuid import UUID
 from storage.uri import redact, redact_text
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed
-from tasks.jobs.spec import JobSpec, write_digested
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger
 from tasks.runners import jobs_api
 from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result, job_prefix
+from tasks.stages import JobSpec, write_digested
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient

@@ -16,7 +16,6 @@ from storage.process import reach_loopback_directly
 from tasks.jobs import dashboard
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed
-from tasks.jobs.spec import JobSpec, write_digested
 from tasks.orchestration.stage import logger
 from tasks.resources import machine
 from tasks.resources.capacity import SPARE_CPUS
@@ -24,6 +23,7 @@ from tasks.runners import jobs_api
 from tasks.runners.child import Child
 from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result
+from tasks.stages import JobSpec, write_digested
 
 _POLL_S = 0.1
 _KILLED = 128 + signal.SIGKILL

@@ -9,10 +9,10 @@ from storage import manifest
 from tasks.jobs import errors, main
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed, JobRefused
-from tasks.jobs.spec import JobSpec, write_digested
 from tasks.orchestration.stage import tidy
 from tasks.resources import machine
 from tasks.runners.job_log import Follower
+from tasks.stages import JobSpec, write_digested
 
 if TYPE_CHECKING:
     from prefect import Task

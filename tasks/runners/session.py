@@ -11,13 +11,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from storage import manifest
-from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import begin_again, logger
 from tasks.resources import capacity
 from tasks.resources.scaling import Workers
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.runner import InProcessRunner, Runner
+from tasks.stages import JobSpec
 
 _POLL_S = 0.5
 """Seconds between two attempts to get the machine's lock."""

@@ -12,13 +12,11 @@ from storage import commits, manifest, tables
 from storage.kinds import KINDS
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.evaluate import write_evaluation
-from tasks.jobs import row_tables
-from tasks.jobs.ingest import user_files
-from tasks.jobs.spec import IngestSpec, PreprocessSpec
+from tasks.images import row_tables, user_files, user_images
 from tasks.learning import images, recipes
 from tasks.learning.recipes import Data, FileAugment, Recipe, Training
-from tasks.planning import user_images
 from tasks.planning.result_uris import evaluation_of, predictions_of
+from tasks.stages import IngestSpec, PreprocessSpec
 from tests.jobs.raw import run as run_job
 
 RECIPE = Recipe(

@@ -18,7 +18,7 @@ from storage.uri import URI, DatasetURI, Root
 from tasks.comparing.data import SORTS
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
-from tasks.jobs import thumbnail_parts
+from tasks.images import thumbnail_parts
 from tests import documented
 from tests.comparing import runs
 from tests.image_folder import encoded

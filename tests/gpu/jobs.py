@@ -14,8 +14,8 @@ import torch
 
 from storage.uri import DatasetURI, Root
 from tasks.jobs.events import ERROR
-from tasks.jobs.spec import TrainSpec
 from tasks.runners.jobs_api import JOB_ENV
+from tasks.stages import TrainSpec
 from tests.jobs import raw
 from tests.runs import CHECKOUT
 

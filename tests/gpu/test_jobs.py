@@ -9,10 +9,10 @@ import torch
 from storage import manifest, tables
 from storage.uri import DatasetURI, PredictionsURI, Root
 from tasks.jobs.main import run_here
-from tasks.jobs.spec import PredictSpec
 from tasks.learning import images, training_state
 from tasks.learning.inference import Inference
 from tasks.resources.scaling import Needs
+from tasks.stages import PredictSpec
 from tests.gpu.jobs import LIMIT_S, Job, to_train
 from tests.jobs import raw
 

@@ -13,13 +13,12 @@ import torch
 
 from storage import commits, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.jobs.ingest import user_files
-from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.images import user_files, user_images
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import images, loop, recipes
 from tasks.learning.recipes import Data, Recipe, Training
-from tasks.planning import user_images
 from tasks.runners.runner import InProcessRunner
+from tasks.stages import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
 
 CLASSES = ("dark", "light", "striped")
 PREPROCESS = {"split_seed": 0, "validation_fraction": 0.25, "max_quarantined": 0.1}

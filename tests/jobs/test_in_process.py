@@ -13,11 +13,11 @@ import torch
 from storage import files, manifest
 from storage.uri import DatasetURI, Root
 from tasks.jobs.errors import JobFailed, JobRefused
-from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.learning import training_state, user_code
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.modeling import Classifier
+from tasks.stages import TrainSpec
 from tests.jobs import raw
 from tests.jobs.raw import run
 from tests.learning.training import same

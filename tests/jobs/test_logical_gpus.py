@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.runners.jobs_api import JOB_ENV
 from tasks.runners.local_runner import start_ray
+from tasks.stages import PredictSpec, TrainSpec
 from tests.jobs import raw
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT
@@ -29,7 +29,7 @@ import json, os, sys, time
 import ray
 from pathlib import Path
 from tasks.jobs.backends.ray import RayBackend, configure
-from tasks.jobs.spec import PredictSpec
+from tasks.stages import PredictSpec
 
 called = Path(sys.argv[2])
 
@@ -56,7 +56,7 @@ import json, os, sys, time
 import ray
 from pathlib import Path
 from ray.train.torch import TorchConfig
-from tasks.jobs.spec import TrainSpec
+from tasks.stages import TrainSpec
 from tasks.jobs.train import checked_gpus, job
 
 def on_one_rank(config):

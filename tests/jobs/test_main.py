@@ -10,7 +10,7 @@ import pytest
 from storage.uri import DatasetURI, Root
 from tasks.jobs import main
 from tasks.jobs.events import ERROR
-from tasks.jobs.spec import PreprocessSpec, write_digested
+from tasks.stages import PreprocessSpec, write_digested
 from tests.runs import CHECKOUT
 
 

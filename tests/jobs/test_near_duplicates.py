@@ -11,7 +11,7 @@ from PIL import Image
 from storage import files, manifest, tables
 from storage.manifest import Manifest
 from storage.uri import URI, Root
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.jobs.preprocess import near_duplicates
 from tasks.learning import recipes
 from tasks.planning import make_plan

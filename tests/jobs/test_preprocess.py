@@ -14,8 +14,8 @@ from storage.uri import DatasetURI, Root
 from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.preprocess.job import exact_sums
-from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
+from tasks.stages import PreprocessSpec
 
 CLASSES = ("cat", "dog")
 COLUMNS = images.schema((2, 2, 1), CLASSES)

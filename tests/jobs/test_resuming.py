@@ -10,11 +10,11 @@ import torch
 from storage import files, manifest
 from storage.uri import DatasetURI, Root
 from tasks.jobs.errors import JobFailed
-from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.learning import hardware, models
 from tasks.learning.checkpoint import META, Meta
 from tasks.resources import scaling
+from tasks.stages import PredictSpec, TrainSpec
 from tests.jobs import raw
 from tests.jobs.raw import run
 from tests.learning.training import MORE_MODELS

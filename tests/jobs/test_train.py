@@ -11,13 +11,13 @@ from ray.exceptions import OutOfMemoryError, RayTaskError
 from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.jobs import datasource, errors
-from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, worker
 from tasks.jobs.train import job as train
 from tasks.learning import images, recipes
 from tasks.learning.checkpoint import WrongResume
 from tasks.resources import scaling
 from tasks.runners.jobs_api import JOB_ENV
+from tasks.stages import TrainSpec
 
 
 def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> TrainSpec:

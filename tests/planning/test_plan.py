@@ -37,7 +37,7 @@ SETTINGS = {
     "tolerance=0.5": None,
     "max_p_value=0.05": None,
     "classes_may_go=true": None,
-    "image_size=32": None,  # this and the next two are for images of one's own: tests/planning/test_user_images.py
+    "image_size=32": None,  # this and the next two are for images of one's own: tests/images/test_user_images.py
     "channels=1": None,
     "test_fraction=0.3": None,
     "max_megapixels=32": None,
@@ -106,7 +106,7 @@ class TestURIs:
 
     def test_readme_and_help_show_these_uris(self) -> None:
         shown = "|".join(uri.partition("/")[0] for uri in GOLDEN.values())
-        for file in ("README.md", "storage/admin/commands.py", "flows/cli/app.py"):
+        for file in ("README.md", "flows/cli/storage_commands.py", "flows/cli/app.py"):
             text = (CHECKOUT / file).read_text()
             found = set(re.findall(rf"\b(?:{shown})/(?:[a-z]+/)?mnist(?:-resnet18)?-[0-9a-f]{{12}}\b", text))
             assert found and found <= set(GOLDEN.values()), file
@@ -120,7 +120,7 @@ class TestURIs:
 
     def test_every_field_of_a_recipe_is_tried(self) -> None:
         tried = {setting.partition("=")[0] for setting in SETTINGS}
-        for_files = {"store", "crop_scale", "color_jitter", "group"}  # tests/planning/test_user_images.py
+        for_files = {"store", "crop_scale", "color_jitter", "group"}  # tests/images/test_user_images.py
         assert set(recipes.names()) - tried == {
             "start",
             "momentum",

@@ -15,8 +15,8 @@ from storage import files, manifest
 from storage.manifest import Damaged
 from storage.uri import PredictionsURI
 from tasks.orchestration.summary import summarize_prediction
+from tests.images.test_new_images import CONTENTS, folder, predicted, request, rows_of
 from tests.planning.conftest import NAMES
-from tests.planning.test_new_images import CONTENTS, folder, predicted, request, rows_of
 
 __all__ = ["folder"]
 

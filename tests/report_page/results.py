@@ -11,7 +11,7 @@ from storage import commits, tables
 from storage.decision import Decision
 from storage.uri import URI
 from tasks.evaluate import write_evaluation
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.learning import hardware, images, recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan

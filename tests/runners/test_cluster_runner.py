@@ -18,9 +18,9 @@ from storage import manifest
 from storage.uri import URI, Root
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed, JobRefused
-from tasks.jobs.spec import JobSpec
 from tasks.runners import cluster_runner, jobs_api
 from tasks.runners.cluster_runner import ClusterRunner
+from tasks.stages import JobSpec
 
 ADDRESS = "http://127.0.0.1:8265"
 LOG = "one\ntwo\nthree\n"

@@ -13,9 +13,9 @@ import pytest
 
 from storage import commits
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.jobs.spec import JobSpec, PredictSpec
 from tasks.orchestration.stage import stage
 from tasks.runners.session import LockingRunner
+from tasks.stages import JobSpec, PredictSpec
 from tests.jobs import raw
 from tests.runs import CHECKOUT
 

@@ -20,7 +20,7 @@ from flows.cli.options import AuditOptions
 from storage import files, manifest
 from storage.uri import URI, PredictionsURI, Root
 from tasks.auditing.rows import Fold
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.learning import recipes, sources
 from tests.image_folder import encoded
 from tests.runs import options_of

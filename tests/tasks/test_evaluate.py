@@ -13,7 +13,7 @@ from storage import commits, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, EvaluationURI, PredictionsURI
 from tasks.evaluate import WrongRows, evaluate, read_evaluation
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
 from tasks.planning.result_uris import evaluation_of

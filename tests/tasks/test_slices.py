@@ -13,7 +13,7 @@ from PIL import ExifTags, Image
 from storage import manifest
 from storage.uri import DatasetURI, Root
 from tasks.evaluate import read_evaluation
-from tasks.jobs import row_facts
+from tasks.images import row_facts
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tests import documented
 from tests.comparing import runs

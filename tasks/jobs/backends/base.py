@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from storage import process
 from storage.manifest import File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
-from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.resources import machine, scaling
+from tasks.stages import PredictSpec, TrainSpec
 
 _MOST_THREADS = 16
 """Most items to work on at once, each of which may hold a part of 64 MiB of pixels."""
@@ -55,7 +56,7 @@ class StageBackend:
             yield function(items[0], **keywords)
             return
         threads = min(_MOST_THREADS, scaling.cores_here())
-        yield from dataset_parts.in_threads(lambda item: function(item, **keywords), items, threads=threads)
+        yield from process.in_threads(lambda item: function(item, **keywords), items, threads=threads)
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
         """Yield `part(**item)` of every item, in any order.

@@ -13,9 +13,9 @@ from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, datasource, events
 from tasks.jobs.backends import tuned
 from tasks.jobs.backends.base import Function, Route, Row, StageBackend, route_rows
-from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import job as train
 from tasks.resources import scaling
+from tasks.stages import PredictSpec, TrainSpec
 
 _SHUFFLED_AT_ONCE = 2**25
 """Bytes of rows that a local Ray collects before it compresses and sends them; Ray's default is 1 GiB."""

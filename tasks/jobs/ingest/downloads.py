@@ -12,12 +12,12 @@ import numpy as np
 from storage import files, manifest, tables
 from storage.manifest import File
 from storage.uri import DatasetURI
+from tasks.images import pieces
+from tasks.images.pieces import Piece, Work
 from tasks.jobs import events
-from tasks.jobs.ingest import pieces
-from tasks.jobs.ingest.pieces import Piece, Work
-from tasks.jobs.spec import IngestSpec
 from tasks.learning import images, sources
 from tasks.learning.sources import Source, Split
+from tasks.stages import IngestSpec
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:

@@ -8,12 +8,13 @@ from typing import Any
 
 from storage import commits, files, tables
 from storage.manifest import File
+from tasks.images import image_files, parquet_files, pieces
+from tasks.images.pieces import Piece, Source
 from tasks.jobs import events
 from tasks.jobs.backends.base import Row, StageBackend
-from tasks.jobs.ingest import downloads, image_files, parquet_files, pieces
-from tasks.jobs.ingest.pieces import Piece, Source
-from tasks.jobs.spec import IngestSpec
+from tasks.jobs.ingest import downloads
 from tasks.learning import images, user_code
+from tasks.stages import IngestSpec
 
 _SOURCES: dict[str, Source] = {"files": downloads, "images": image_files, "parquet": parquet_files}
 

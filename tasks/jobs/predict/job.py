@@ -15,11 +15,12 @@ import pyarrow as pa
 from storage import commits, files, manifest, tables
 from storage.manifest import File
 from storage.process import gc_paused
-from tasks.jobs import events, row_tables
+from tasks.images import row_tables
+from tasks.jobs import events
 from tasks.jobs.backends.base import StageBackend
-from tasks.jobs.spec import PredictSpec, predict_values
 from tasks.learning import hardware, images, user_code
 from tasks.resources import devices, scaling
+from tasks.stages import PredictSpec, predict_values
 
 if TYPE_CHECKING:
     from tasks.learning.inference import Inference

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import events, row_tables
+from tasks.images import row_tables
+from tasks.jobs import events
 from tasks.jobs.backends.base import StageBackend
 from tasks.learning import images
 

@@ -13,12 +13,13 @@ import pyarrow as pa
 from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, events, row_tables
+from tasks.images import row_tables
+from tasks.jobs import dataset_parts, events
 from tasks.jobs.backends.base import Row, StageBackend
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.jobs.preprocess.data_problems import find_data_problems
-from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
+from tasks.stages import PreprocessSpec
 
 SPLITS = ("train", "validation", "test")
 """Splits of a prepared dataset."""

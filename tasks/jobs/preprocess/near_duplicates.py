@@ -7,7 +7,7 @@ import pandas as pd
 
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import row_tables, thumbnail_parts
+from tasks.images import row_tables, thumbnail_parts
 from tasks.jobs.preprocess import checks
 from tasks.learning import images, thumbnails
 

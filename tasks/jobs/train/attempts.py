@@ -16,9 +16,9 @@ from storage import commits, files, manifest
 from storage.error_policy import Permanent
 from storage.manifest import Manifest, Parent
 from storage.uri import URI, CheckpointURI
-from tasks.jobs.spec import TrainSpec
 from tasks.learning import checkpoint, hardware
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
+from tasks.stages import TrainSpec
 
 
 def trained_on(spec: TrainSpec, prepared: Manifest) -> str:

@@ -10,10 +10,10 @@ from typing import Final, TypedDict
 from storage.manifest import Manifest
 from storage.terminal import count
 from tasks.jobs import dataset_parts
-from tasks.jobs.spec import TrainSpec
 from tasks.learning import images
 from tasks.learning.epoch_metrics import choose_batch_size, local_batch_size
 from tasks.learning.recipes import Recipe
+from tasks.stages import TrainSpec
 
 RAY_DATA: Final = "ray-data"
 """Name of the loader that Ray Data feeds."""

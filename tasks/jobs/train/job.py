@@ -10,11 +10,11 @@ from storage.terminal import count
 from tasks.jobs import dashboard, errors, events
 from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import run_in_thread
-from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.choices import Assignment
 from tasks.learning.checkpoint import WrongResume
 from tasks.resources import scaling
+from tasks.stages import TrainSpec
 
 _MAX_FAILURES = 3
 _GPU_INTERVAL_S = "0.1"

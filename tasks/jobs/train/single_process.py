@@ -5,13 +5,13 @@ import time
 
 from storage import files, manifest
 from storage.uri import URI
-from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, choices, train_loop
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import user_code
 from tasks.learning.epoch_metrics import EpochMetrics, TrainingFields, best_epoch
 from tasks.learning.loaders import to_device
 from tasks.resources import devices, machine, scaling
+from tasks.stages import TrainSpec
 
 
 def run(spec: TrainSpec) -> None:

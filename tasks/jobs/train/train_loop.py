@@ -17,7 +17,6 @@ from storage.terminal import count
 from storage.uri import URI, CheckpointURI
 from tasks.jobs import events
 from tasks.jobs.events import EPOCHS
-from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, pretrained, training_state
@@ -27,6 +26,7 @@ from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, se
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import keep_compiled_code
 from tasks.resources import devices
+from tasks.stages import TrainSpec
 
 _CHECKPOINTS = 4
 """Most checkpoints that exist at once: two that are kept, one being written, and the committed one."""

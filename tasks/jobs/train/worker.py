@@ -17,7 +17,6 @@ from ray.train.torch import get_device, prepare_data_loader
 from storage import error_policy, failpoints, manifest
 from storage.uri import URI
 from tasks.jobs import errors
-from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import choices, train_loop
 from tasks.jobs.train.choices import Assignment
 from tasks.jobs.train.make_loader import RankContext
@@ -25,6 +24,7 @@ from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, TrainingFields, best_epoch
 from tasks.resources import scaling
+from tasks.stages import TrainSpec
 
 EXIT_CODE = 86
 """Exit code of a worker that made no progress."""

@@ -9,8 +9,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tasks.jobs.ingest import class_names
-from tasks.jobs.ingest.class_names import normal
+from tasks.images import class_names
+from tasks.images.class_names import normal
 
 EXPECTED = (
     "expected <class>/*.png (jpg, ...), or train/<class>/... and test/<class>/..., or train*.parquet and test*.parquet"

@@ -7,11 +7,10 @@ from botocore.session import get_session
 
 from storage import files, manifest
 from storage.uri import URI, DatasetURI, Root
-from tasks.jobs import row_tables
-from tasks.jobs.ingest import content_split
-from tasks.jobs.spec import UserFile
+from tasks.images import content_split, row_tables, user_images
 from tasks.learning import recipes
-from tasks.planning import make_plan, user_images
+from tasks.planning import make_plan
+from tasks.stages import UserFile
 from tests.image_folder import encoded
 from tests.ingested import ingested
 

@@ -10,9 +10,10 @@ import pytest
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from tasks.images import user_images
 from tasks.ingest import ingest
 from tasks.learning import decode
-from tasks.planning import predict_request, user_images
+from tasks.planning import predict_request
 from tasks.predict import predict
 from tasks.runners.runner import InProcessRunner
 from tests.image_folder import encoded

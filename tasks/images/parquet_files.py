@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from storage import files, tables
 from storage.manifest import File
-from tasks.jobs.ingest import class_names, user_files
-from tasks.jobs.ingest.class_names import FileLabels
-from tasks.jobs.ingest.pieces import Piece, Work
-from tasks.jobs.ingest.user_files import finish as finish
-from tasks.jobs.spec import IngestSpec, UserFile
+from tasks.images import class_names, user_files
+from tasks.images.class_names import FileLabels
+from tasks.images.pieces import Piece, Work
+from tasks.images.user_files import finish as finish
 from tasks.learning import images
+from tasks.stages import IngestSpec, UserFile
 
 _IMAGE, _LABEL = "image", "label"
 _EXPECTED = (

@@ -13,10 +13,10 @@ from flows.cli import preflight
 from flows.cli.options import RunOptions
 from storage import files, s3
 from storage.uri import URI, Root
+from tasks.images import listing, user_images
 from tasks.jobs.errors import JobRefused
 from tasks.learning import recipes
-from tasks.planning import data_option, image_check, make_plan, plan, user_images
-from tasks.planning.user_images import listing
+from tasks.planning import data_option, image_check, make_plan, plan
 from tasks.preprocess import preprocess
 from tasks.runners.runner import InProcessRunner
 from tests.image_folder import BROKEN, CLASSES, encoded, write_folder

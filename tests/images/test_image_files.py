@@ -5,11 +5,11 @@ import pytest
 
 from storage import files, manifest, tables
 from storage.uri import Root
-from tasks.jobs import row_tables
+from tasks.images import row_tables
 from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.ingest import job
-from tasks.jobs.spec import IngestSpec
 from tasks.learning import images
+from tasks.stages import IngestSpec
 from tests.image_folder import encoded
 from tests.jobs import raw
 

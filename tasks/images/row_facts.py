@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from storage.uri import DatasetURI
-from tasks.jobs import row_tables, thumbnail_parts
-from tasks.jobs.ingest.class_names import normal
+from tasks.images import row_tables, thumbnail_parts
+from tasks.images.class_names import normal
 
 _FIFTHS = ("darkest", "second darkest", "middle", "second brightest", "brightest")
 

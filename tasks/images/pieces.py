@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from storage.manifest import File
-from tasks.jobs.spec import IngestSpec
+from tasks.stages import IngestSpec
 
 Piece = dict[str, Any]
 """Piece of work, or its result, as JSON values: on a cluster it goes to another process and back."""

@@ -15,13 +15,12 @@ import pyarrow.parquet as pq
 from storage import commits, files, s3, tables
 from storage.manifest import File
 from storage.uri import URI
-from tasks.jobs import row_tables, thumbnail_parts
-from tasks.jobs.ingest import pieces
-from tasks.jobs.ingest.pieces import Piece
-from tasks.jobs.spec import IngestSpec, UserFile, read_digested, write_digested
+from tasks.images import pieces, row_tables, thumbnail_parts
+from tasks.images.pieces import Piece
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
 from tasks.learning.recipe import MAX_MEGAPIXELS
+from tasks.stages import IngestSpec, UserFile, read_digested, write_digested
 
 COLUMNS = (*row_tables.SCHEMA.names, "unreadable")
 """What is known of each file, in the order in which pieces have it: as values without names, since there may be a

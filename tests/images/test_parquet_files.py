@@ -14,8 +14,9 @@ import pytest
 
 from storage import error_policy, files, manifest, tables
 from storage.uri import DatasetURI, Root
+from tasks.images import parquet_files
 from tasks.jobs.backends.base import StageBackend
-from tasks.jobs.ingest import job, parquet_files
+from tasks.jobs.ingest import job
 from tasks.jobs.preprocess import job as preprocess
 from tasks.learning import images
 from tests.image_folder import encoded

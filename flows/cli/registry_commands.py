@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from flows.cli.storage_commands import Result, app, command, complain, existing_root, result_folder
 from storage import access, champions, exits, manifest, reference, terminal
 from storage.admin import listing
-from storage.admin.commands import Result, app, command, complain, existing_root, result_folder
 from storage.admin.gc import Garbage
 from storage.exits import Storage
 from storage.manifest import Damaged

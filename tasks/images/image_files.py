@@ -4,13 +4,13 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.jobs import dataset_parts
-from tasks.jobs.ingest import content_split, user_files
-from tasks.jobs.ingest.pieces import Piece, Work
-from tasks.jobs.ingest.user_files import finish as finish
-from tasks.jobs.spec import NEW, IngestSpec, UserFile
+from storage import process
+from tasks.images import content_split, user_files
+from tasks.images.pieces import Piece, Work
+from tasks.images.user_files import finish as finish
 from tasks.learning import images
 from tasks.learning.decode import Decoded
+from tasks.stages import NEW, IngestSpec, UserFile
 
 _READERS = 8
 """Files that one piece reads in parallel."""
@@ -34,9 +34,9 @@ def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Read some files and return their SHA-256, and if near duplicates are kept together their thumbnails."""
     batch = [UserFile(*entry) for entry in piece["files"]]
     if not _are_grouped(spec):
-        digests = dataset_parts.in_threads(lambda file: user_files.read(spec, file)[1], batch, threads=_READERS)
+        digests = process.in_threads(lambda file: user_files.read(spec, file)[1], batch, threads=_READERS)
         return {"sha256": {file.path: digest for file, digest in zip(batch, digests, strict=True)}}
-    read = list(dataset_parts.in_threads(lambda file: _image(spec, file), batch, threads=_READERS))
+    read = list(process.in_threads(lambda file: _image(spec, file), batch, threads=_READERS))
     return {
         "sha256": {file.path: facts["sha256"] for file, (_, facts) in zip(batch, read, strict=True)},
         "thumbnails": {
@@ -70,7 +70,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write one part."""
     batch = [UserFile(*entry) for entry in piece["files"]]
-    rows = list(dataset_parts.in_threads(lambda file: _image(spec, file), batch, threads=_READERS))
+    rows = list(process.in_threads(lambda file: _image(spec, file), batch, threads=_READERS))
     decoded, labels = [image for image, _ in rows], [file.label for file in batch]
     place = {"split": piece["split"], "index": piece["part"], "first": piece["first"]}
     parts = user_files.write_part(spec, decoded, labels, classes, **place)

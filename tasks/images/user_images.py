@@ -12,12 +12,11 @@ from typing import Literal
 
 from storage import files
 from storage.uri import URI, Root
-from tasks.jobs.ingest import content_split
-from tasks.jobs.ingest.class_names import normal
-from tasks.jobs.spec import NEW, UserFile
+from tasks.images import content_split, layout, listing
+from tasks.images.class_names import normal
+from tasks.images.listing import LeftOut
 from tasks.learning import sources
-from tasks.planning.user_images import layout, listing
-from tasks.planning.user_images.listing import LeftOut
+from tasks.stages import NEW, UserFile
 
 VERSION = 1
 """Version of this code; add one when a change makes other rows, or other results, from the same files."""

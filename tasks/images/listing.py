@@ -8,12 +8,11 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from storage import files
+from storage import files, process
 from storage.files import Entry
 from storage.terminal import count
 from storage.uri import URI
-from tasks.jobs import dataset_parts
-from tasks.jobs.spec import UserFile
+from tasks.stages import UserFile
 
 _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif", ".jif")
 IMAGES = (*_JPEG, ".png", ".apng", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
@@ -186,7 +185,7 @@ def _digests(uri: URI, entries: Sequence[Entry], *, option: str) -> list[str]:
     def digest_of(entry: Entry) -> str:
         return _sha256(uri.child(entry.path), entry.size, entry.modified, option)
 
-    return list(dataset_parts.in_threads(digest_of, entries, threads=min(8, os.cpu_count() or 1)))
+    return list(process.in_threads(digest_of, entries, threads=min(8, os.cpu_count() or 1)))
 
 
 @functools.lru_cache(maxsize=2**20)

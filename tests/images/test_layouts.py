@@ -12,12 +12,11 @@ import pytest
 
 from storage import files, manifest, tables
 from storage.uri import URI, Root
-from tasks.jobs.ingest import class_names
+from tasks.images import class_names, layout, user_images
 from tasks.learning import recipes
 from tasks.learning.images import classes_of
-from tasks.planning import data_summary, image_check, make_plan, user_images
+from tasks.planning import data_summary, image_check, make_plan
 from tasks.planning.plan import Plan
-from tasks.planning.user_images import layout
 from tests.image_folder import encoded
 from tests.ingested import ingested
 from tests.s3 import Server

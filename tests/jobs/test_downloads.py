@@ -18,7 +18,7 @@ from tasks.learning.sources import Source, Split
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.runners.runner import InProcessRunner
-from tests.jobs.ingest import pets
+from tests.images import pets
 from tests.learning.test_cifar10 import write_archive
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
