@@ -94,7 +94,5 @@ def _check_rows(uri: PredictionsURI, rows: pd.DataFrame, expected: pd.DataFrame)
             f"{uri} has {len(rows)} predictions for {len(expected)} test rows: {missing} are missing and {doubled} are "
             "duplicates; delete it and run again"
         )
-    if predicted["prediction"].isna().any():
-        raise WrongRows(f"{uri} has rows without a predicted class; evaluate predictions without --min-confidence")
     if not np.array_equal(predicted["label"].to_numpy(), expected["label"].to_numpy()):
         raise WrongRows(f"{uri} has other labels than the test rows; delete it and run again")

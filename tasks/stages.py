@@ -43,11 +43,6 @@ def scratch_of(root: Root, target: URI) -> URI:
     return root.child(f"runs/{target.name}")
 
 
-def predict_values(split: str | None, min_confidence: float | None) -> dict[str, Any]:
-    """Return what determines predictions besides model and dataset."""
-    return {"split": split} | ({} if min_confidence is None else {"min_confidence": min_confidence})
-
-
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -153,8 +148,6 @@ class PredictParameters(_Frozen):
 
     split: str | None
     """Split to predict; None: every split."""
-    min_confidence: float | None = None
-    """Probability below which a row gets no class; None: every row gets one."""
     workers: Workers
     """Number of workers as requested."""
     needs: Needs = ANY

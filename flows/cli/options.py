@@ -192,8 +192,8 @@ class PredictOptions(TableOptions, FlowOptions):
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="leave the class empty where its probability is lower, such as 0.92; the report says how many images "
-            "that leaves (default: every image gets a class)",
+            help="leave the class empty in --csv where its probability is lower, such as 0.92, and count these images "
+            "apart; the report says how many images that leaves (default: every image gets a class)",
         ),
     ] = None
 

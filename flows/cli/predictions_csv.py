@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from storage import files, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, DatasetURI, PredictionsURI
@@ -18,12 +20,12 @@ _FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 """Where a formula may begin; in some languages a spreadsheet splits cells at `;` too, and reads wide characters."""
 
 
-def write_csv(uri: PredictionsURI, path: Path, *, has_mark: bool = False) -> None:
+def write_csv(uri: PredictionsURI, path: Path, *, min_confidence: float | None = None, has_mark: bool = False) -> None:
     """Write the predictions at `uri` to `path`, replacing an existing file only when the new one is complete.
 
     Columns: `file` and `row` (of Parquet), or the `id` of downloaded data; `split`, if there are several; `label`,
     where known, and `class`, by name; `probability` of that class; `reason`, if there is no class; the `id` of own
-    images, too; and `sha256`, as in the predictions.
+    images, too; and `sha256`, as in the predictions. A row with a probability below `min_confidence` gets no class.
     """
     predictions = manifest.load(uri)
     dataset = DatasetURI(predictions.parent("dataset", of=uri))
@@ -32,15 +34,15 @@ def write_csv(uri: PredictionsURI, path: Path, *, has_mark: bool = False) -> Non
     reasons = {} if sources is None else dict(zip(sources["path"], sources["problem"], strict=True))
     has_rows = any(name.lower().endswith(".parquet") for name in reasons)
     place = ["id"] if sources is None else ["file", "row"] if has_rows else ["file"]
-    parts, minimum = [part for part in predictions.files if part.rows], predictions.parameters.get("min_confidence")
+    parts = [part for part in predictions.files if part.rows]
     split = ["split"] * (len({part.split for part in parts}) > 1)
-    rows = (row for part in parts for row in _rows(uri, part, labels, reasons, minimum))
+    rows = (row for part in parts for row in _rows(uri, part, labels, reasons, min_confidence or 0))
     origin = ["sha256"] if sources is None else ["id", "sha256"]
     write_rows(path, [*place, *split, "label", "class", "probability", "reason", *origin], rows, has_mark=has_mark)
 
 
 def _rows(
-    uri: PredictionsURI, part: File, labels: Sequence[str], reasons: Mapping[str, str], minimum: float | None
+    uri: PredictionsURI, part: File, labels: Sequence[str], reasons: Mapping[str, str], minimum: float
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of one part with the names of label and predicted class, or the reason why there is none."""
     table = tables.read_part(uri, part)
@@ -50,7 +52,8 @@ def _rows(
         reason = ""
         if prediction is None:
             reason = reasons.get(row.get("file", "")) or "no image"
-            reason = reason if probability is None else f"probability below {minimum:g}"
+        elif probability < np.float32(minimum):  # the column's precision: 0.9 is not below 0.9
+            prediction, reason = None, f"probability below {minimum:g}"
         yield row | {
             "split": part.split,
             "label": "" if label is None else labels[label],

@@ -121,7 +121,7 @@ def start(plan: Any, options: FlowOptions, parameters: dict[str, Any], *, module
                 narrator.stop()
     if isinstance(options, PredictOptions) and options.csv:
         table = PredictionsURI(summary["uris"]["predictions"])
-        predictions_csv.write_csv(table, options.csv, has_mark=options.excel)
+        predictions_csv.write_csv(table, options.csv, min_confidence=options.min_confidence, has_mark=options.excel)
         summary["csv"] = str(options.csv)
     if options.as_json:
         print(json.dumps(summary, indent=1), flush=True)

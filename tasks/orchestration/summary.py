@@ -1,13 +1,16 @@
 """Summary of a run, which the flow returns and `--json` prints."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from prefect import State
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 
-from storage import manifest
+from storage import manifest, tables
 from storage.decision import Decision
 from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
 from tasks.jobs.preprocess.data_problems import find_data_problems
@@ -66,15 +69,26 @@ def summarize(
 def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, stages: Sequence[Stage]) -> dict[str, Any]:
     """Build a JSON document with the URIs, the rows by predicted class and without a prediction, and the stages."""
     predicted = manifest.load(predictions)
+    statistics, minimum = predicted.statistics, request.min_confidence
+    counts = _count_confident(request, predictions, minimum) if minimum else statistics["predicted"]
     unreadable = manifest.load(request.dataset).statistics.get("unreadable") or {}
     return {
         "uris": {"checkpoint": request.checkpoint, "dataset": request.dataset, "predictions": predictions},
         "rows": predicted.rows,
-        "predicted": predicted.statistics["predicted"],
-        "unpredicted": {"rows": predicted.statistics["unpredicted"], "named": unreadable.get("named", [])},
-        "below_min_confidence": predicted.statistics["below_min_confidence"],
+        "predicted": counts,
+        "unpredicted": {"rows": statistics["unpredicted"], "named": unreadable.get("named", [])},
+        "below_min_confidence": predicted.rows - statistics["unpredicted"] - sum(counts.values()),
         "stages": _stages_as_dicts(stages),
     }
+
+
+def _count_confident(request: BatchRequest, predictions: PredictionsURI, minimum: float) -> dict[str, int]:
+    """Count the rows that are predicted with a probability of at least `minimum`, by class."""
+    rows = tables.read_split(predictions, columns=["prediction", "probability"])
+    sure = rows.filter(pc.field("probability") >= pa.scalar(minimum, pa.float32()))
+    counts = Counter(sure["prediction"].to_pylist())
+    classes = manifest.load(request.checkpoint).statistics["model"]["classes"]
+    return {name: counts[number] for number, name in enumerate(classes)}
 
 
 def summarize_audit(

@@ -35,6 +35,8 @@ class BatchRequest:
     ingest: IngestParameters | None
     """How `dataset` is made from the user's images; None if it exists."""
     predict: PredictParameters
+    min_confidence: float | None
+    """Probability below which the summary counts a row without its class; None: it counts every row."""
     timeouts: Timeouts
 
 
@@ -81,7 +83,7 @@ def resolve(
                     "--data or --model"
                 )
         user_code.check_listed()
-        predictions = predictions_of(root, checkpoint, dataset, split=split, min_confidence=min_confidence)
+        predictions = predictions_of(root, checkpoint, dataset, split=split)
         needs_ray = not manifest.is_committed(predictions)
         if needs_ray:
             model_check.check_code(checkpoint, option="--model")
@@ -92,7 +94,8 @@ def resolve(
         predictions=predictions,
         needs_ray=needs_ray,
         ingest=ingest,
-        predict=PredictParameters(split=split, min_confidence=min_confidence, workers=workers),
+        predict=PredictParameters(split=split, workers=workers),
+        min_confidence=min_confidence,
         timeouts=Timeouts(stage_s=stage_timeout_s),
     )
 

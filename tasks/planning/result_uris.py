@@ -7,7 +7,6 @@ from storage import kinds, reference, registry
 from storage.decision import Decision
 from storage.kinds import Kind, U
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, fingerprint
-from tasks.stages import predict_values
 
 
 def result_of(kind: Kind[U], root: Root, *, name: str, parents: Sequence[URI] = (), parameters: Mapping[str, Any]) -> U:
@@ -20,17 +19,10 @@ def result_of(kind: Kind[U], root: Root, *, name: str, parents: Sequence[URI] = 
     return kind.place(root, f"{name}-{digest}")
 
 
-def predictions_of(
-    root: Root,
-    checkpoint: CheckpointURI,
-    dataset: DatasetURI,
-    *,
-    split: str | None,
-    min_confidence: float | None = None,
-) -> PredictionsURI:
+def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
     """Return the URI of the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
-    name, values = checkpoint.name.rpartition("-")[0], predict_values(split, min_confidence)
-    return result_of(kinds.PREDICTIONS, root, name=name, parents=[checkpoint, dataset], parameters=values)
+    name = checkpoint.name.rpartition("-")[0]
+    return result_of(kinds.PREDICTIONS, root, name=name, parents=[checkpoint, dataset], parameters={"split": split})
 
 
 def evaluation_of(root: Root, predictions: PredictionsURI) -> EvaluationURI:

@@ -14,6 +14,7 @@ from flows.cli.predictions_csv import write_csv, write_rows
 from storage import files, manifest
 from storage.manifest import Damaged
 from storage.uri import PredictionsURI
+from tasks.orchestration.stage import using
 from tasks.orchestration.summary import summarize_prediction
 from tests.images.test_new_images import CONTENTS, folder, predicted, request, rows_of
 from tests.planning.conftest import NAMES
@@ -83,33 +84,30 @@ def test_table_reads_back_and_no_spreadsheet_executes_a_cell_of_it(tmp_path: Pat
     assert (tmp_path / "table.csv").read_bytes().startswith(b"\xef\xbb\xbffile,id\n'=1+2.png,7\n'@SUM(A1),7\n")
 
 
-def test_below_min_confidence_the_class_alone_is_empty_and_counted(
+def test_another_min_confidence_reuses_the_predictions_and_writes_another_table(
     models: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    usual = request(models, folder)
-    expected = rows_of(predicted(usual)).set_index("file")
+    first = request(models, folder, min_confidence=0.01)
+    predictions = PredictionsURI(predicted(first))
+    expected = rows_of(predictions).set_index("file").drop("cut.jpg")
+    assert sum(summarize_prediction(first, predictions, [])["predicted"].values()) == len(expected)
     minimum = float(expected["probability"].nlargest(2).iloc[-1])
-    asked = request(models, folder, min_confidence=minimum)
-    found = PredictionsURI(predicted(asked))
-    assert found != usual.predictions
-    rows, made = rows_of(found).set_index("file"), manifest.load(found)
     is_sure = expected["probability"] >= minimum
     assert is_sure.sum() == 2
-    for name in ("prediction", "class_name"):
-        pd.testing.assert_series_equal(rows[name][is_sure], expected[name][is_sure])
-        assert rows[name][~is_sure].isna().all()
-    for name in [name for name in map(str, rows) if name.startswith("probability")]:
-        pd.testing.assert_series_equal(rows[name], expected[name])
-    counts = [made.statistics[name] for name in ("unpredicted", "below_min_confidence")]
-    assert counts == [1, 2] and sum(made.statistics["predicted"].values()) == 2
-    assert made.parameters == {"split": None, "min_confidence": minimum}
 
-    write_csv(found, tmp_path / "table.csv")
+    second = request(models, folder, min_confidence=minimum)
+    with using(second.root, []) as stages:
+        assert predicted(second) == predictions
+    assert [stage.reused for stage in stages] == [True, True]
+    write_csv(predictions, tmp_path / "table.csv", min_confidence=minimum)
     table = pd.read_csv(tmp_path / "table.csv", keep_default_na=False, dtype=str).set_index("file").drop("cut.jpg")
-    assert set(table["class"][~is_sure]) == {""} and "" not in set(table["probability"])
+    assert list(table["class"]) == list(expected["class_name"].where(is_sure, ""))
+    assert "" not in set(table["probability"])
     assert set(table["reason"][~is_sure]) == {f"probability below {minimum:g}"}
-    summary = summarize_prediction(asked, found, [])
+    summary = summarize_prediction(second, predictions, stages)
     assert (summary["below_min_confidence"], summary["unpredicted"]["rows"]) == (2, 1)
+    counts = expected["class_name"][is_sure].value_counts()
+    assert summary["predicted"] == {name: counts.get(name, 0) for name in NAMES}
     console.show(summary)
     assert "no class       2 rows below --min-confidence\n" in capsys.readouterr().out
-    files.remove(found)
+    files.remove(predictions)

@@ -12,7 +12,7 @@ import pytest
 from storage import commits, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, EvaluationURI, PredictionsURI
-from tasks.evaluate import WrongRows, evaluate, read_evaluation
+from tasks.evaluate import evaluate, read_evaluation
 from tasks.images import row_tables
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
@@ -40,7 +40,6 @@ class Scene:
         *,
         name: str = "",
         checkpoint: URI | None = None,
-        min_confidence: float = 0.0,
     ) -> EvaluationURI:
         """Of a model, called `name`, that knows `classes` and gives each answer a probability of 0.9."""
         name = name or "-".join(classes)
@@ -50,7 +49,7 @@ class Scene:
         probabilities = np.full((len(answers), len(classes)), others, np.float32)
         probabilities[np.arange(len(answers)), predicted] = 0.9
         columns: dict[str, Any] = {"id": np.arange(len(answers)), "label": self.labels}
-        columns["prediction"] = pa.array(predicted, mask=probabilities.max(1) < min_confidence)
+        columns["prediction"] = predicted
         columns |= {"probability": probabilities.max(1)}
         columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(classes)}
         parents: dict[str, URI] = {"dataset": self.plan.prepared}
@@ -94,9 +93,3 @@ def test_an_answer_that_names_a_class_of_before_is_wrong(tmp_path: Path) -> None
     assert read_evaluation(found)["confusion"] == [[1, 0, 2], [0, 0, 0], [0, 0, 0]]
     assert [row["class_name"] for row in read_evaluation(found)["per_class"]] == ["cat", "dog", "ape"]
     assert read_evaluation(found)["worst"][0]["prediction"] == 2
-
-
-def test_predictions_without_a_class_for_some_rows_are_refused(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "dog"))
-    with pytest.raises(WrongRows, match="rows without a predicted class; evaluate predictions without --min-conf"):
-        scene.evaluation(("cat", "dog"), ("cat", "dog"), min_confidence=0.95)

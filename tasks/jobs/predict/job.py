@@ -20,7 +20,7 @@ from tasks.jobs import events
 from tasks.jobs.backends.base import StageBackend
 from tasks.learning import hardware, images, user_code
 from tasks.resources import devices, scaling
-from tasks.stages import PredictSpec, predict_values
+from tasks.stages import PredictSpec
 
 if TYPE_CHECKING:
     from tasks.learning.inference import Inference
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _INPUT_KEY = b"input_sha256"
 _MODEL_KEY = b"model_sha256"
 _HARDWARE_KEY = b"hardware"
-_BELOW = "below"
-"""Key of the number of rows below `min_confidence`, beside those of the classes."""
 _BYTES_PER_ROW = 28
 """Bytes of id, label, prediction and its probability; the probability of each class takes four more."""
 
@@ -37,8 +35,7 @@ _BYTES_PER_ROW = 28
 def run(spec: PredictSpec, backend: StageBackend) -> None:
     """Commit predictions with exactly one row per input row; reuse parts of earlier attempts after a check.
 
-    Prediction and probabilities are null for a row without an image, which raw datasets may have. With
-    `min_confidence`, the prediction alone is null where its probability is lower.
+    Prediction and probabilities are null for a row without an image, which raw datasets may have.
 
     Columns: id (int64), sha256 (of the file with the row), label (int64, if the dataset has labels), prediction
     (int64), probability (float32, of the prediction) and probability_<class> (float32) for every class of the model, in
@@ -74,14 +71,13 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
         spec.target,
         kind="predictions",
         parents={"checkpoint": trained.as_parent(spec.model), "dataset": source.as_parent(spec.source)},
-        parameters=predict_values(spec.split, spec.min_confidence),
+        parameters={"split": spec.split},
         listed=written,
         schema=tables.describe(_schema(model["classes"], labelled="label" in source.columns["columns"], named=named)),
         statistics={
             "notice": source.statistics.get("notice"),
             "predicted": {name: counts[str(number)] for number, name in enumerate(model["classes"])},
             "unpredicted": total - counts.total(),
-            "below_min_confidence": counts[_BELOW],
             "temperature": model["temperature"],
             "reused_parts": sum(bool(row["reused"]) for row in done),
             "seconds": time.monotonic() - started,
@@ -130,10 +126,9 @@ class Predictor:
         reused = output is not None
         output = output or tables.write_part(self.spec.target, predicted, split=split, index=index)
         counts = dict(collections.Counter(predicted["prediction"].drop_null().to_pylist()))
-        below = predicted["prediction"].null_count - predicted["probability"].null_count
         used = predicted.schema.metadata[_HARDWARE_KEY].decode()
         entry = {"file": output.model_dump_json(), "split": split, "index": index, "rows": output.rows}
-        return entry | {"reused": reused, "hardware": used, "counts": json.dumps(counts | {_BELOW: below})}
+        return entry | {"reused": reused, "hardware": used, "counts": json.dumps(counts)}
 
     def _find(self, split: str, index: int, source: File) -> tuple[File, pa.Table] | None:
         """Return a complete prediction part that an earlier attempt made of `source`, on whatever hardware.
@@ -148,7 +143,7 @@ class Predictor:
             file = tables.entry(target, f"{split}/{name}", split=split)
             if file is None or file.rows != source.rows:
                 continue
-            part = tables.read_part(target, file, columns=["prediction", "probability"])
+            part = tables.read_part(target, file, columns=["prediction"])
             made_from = part.schema.metadata or {}
             if (made_from.get(_INPUT_KEY), made_from.get(_MODEL_KEY)) == origin:
                 return file, part
@@ -165,11 +160,7 @@ class Predictor:
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
         answers |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
         missing = table["image"].is_null().to_numpy()  # an image that could not be read has no prediction
-        is_below = answers["probability"] < (self.spec.min_confidence or 0)
-        answers = {
-            name: pa.array(values, mask=missing | is_below if name == "prediction" else missing)
-            for name, values in answers.items()
-        }
+        answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
         if self.origins is not None:
             paths, rows, digests = row_tables.files_of(self.origins, str(source.split), columns["id"].tolist())
             columns |= {"file": paths, "row": rows, "sha256": digests}
