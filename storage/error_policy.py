@@ -26,12 +26,14 @@ _PERMANENT = (Permanent, ValueError, TypeError, FileNotFoundError, PermissionErr
 _NO_MEMORY = re.compile(r"can't allocate memory|(CUDA|Cuda) .*out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.DOTALL)
 """Messages of torch on a CPU, CUDA, NCCL and cuBLAS."""
 
-_STATUS = (500, 502, 503, 504)
-_CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-S3_CODES = (*_CONFLICTS, "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown")
-"""Error codes with which S3 asks for a retry, of a request or of one file in it, whatever the HTTP status."""
 EXPIRED_CODES = ("ExpiredToken", "InvalidToken")
 """Error codes of temporary keys that have expired: the next try finds new ones if they are renewed meanwhile."""
+_CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
+_TRANSIENT = (
+    *(500, 502, 503, 504, *EXPIRED_CODES, *_CONFLICTS),
+    *("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"),
+)
+"""HTTP statuses, and error codes of S3 whatever the status, after which a request, or one file in it, is retried."""
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -62,7 +64,7 @@ def is_transient_on_s3(error: BaseException | None) -> bool:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return status in _STATUS or response.get("Error", {}).get("Code") in S3_CODES + EXPIRED_CODES
+            return status in _TRANSIENT or response.get("Error", {}).get("Code") in _TRANSIENT
         if isinstance(error, exceptions.SSLError):
             return False
         if isinstance(error, (*unanswered, *broken_off, TimeoutError, ConnectionError)):

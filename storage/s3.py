@@ -5,11 +5,11 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from storage.error_policy import EXPIRED_CODES, S3_CODES, is_transient_on_s3
+from storage.error_policy import EXPIRED_CODES, is_transient_on_s3
 from storage.uri import URI, redact_text
 
 T = TypeVar("T")
@@ -31,13 +31,14 @@ _KEYS_PER_REQUEST = 1000
 """Maximum number of files that S3 deletes in one request."""
 _MOST_CONNECTIONS = 64
 """Open connections that a client keeps for the threads that share it."""
-_ERRORS = {
+_ERRORS: dict[int | str | None, tuple[type[OSError], int]] = {
+    "RequestTimeTooSkewed": (OSError, errno.EIO),
     401: (PermissionError, errno.EACCES),
     403: (PermissionError, errno.EACCES),
     404: (FileNotFoundError, errno.ENOENT),
     412: (FileExistsError, errno.EEXIST),
 }
-"""What the HTTP status of a refused request means; 412: a condition of it does not hold."""
+"""What S3's code, or else the HTTP status, of a refused request means; 412: a condition of it does not hold."""
 ADVICE = "check AWS_ENDPOINT_URL and the AWS_* variables"
 """Next step after most errors."""
 _ADVICE = {
@@ -106,7 +107,7 @@ def replace(uri: URI, content: bytes | Path) -> None:
     if isinstance(content, bytes):
         _request("put_object", uri, Body=content)
     else:
-        with_retries(lambda: _s3fs().put_file(content, uri, chunksize=_PART_BYTES, max_concurrency=1))
+        with_retries(functools.partial(_put_file, content, uri))
 
 
 def create(uri: URI, content: bytes) -> None:
@@ -177,7 +178,14 @@ def _s3fs() -> Any:
     return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)  # a cached one keeps expired keys
 
 
+def _put_file(content: Path, uri: URI) -> None:
+    with _refusals(uri):
+        _s3fs().put_file(content, uri, chunksize=_PART_BYTES, max_concurrency=1)
+
+
 def _remove(uri: URI, keys: Sequence[str]) -> None:
+    from botocore.exceptions import ClientError
+
     objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
     try:
         failures = _call("delete_objects", uri, Delete=objects).get("Errors", [])
@@ -188,8 +196,8 @@ def _remove(uri: URI, keys: Sequence[str]) -> None:
         for key in keys:  # some servers do not have that request, or want an MD5 with it
             _call("delete_object", f"s3://{_split(uri)[0]}/{key}")
     for failed in failures:
-        message = f"{failed.get('Key')} below {uri} cannot be removed ({failed.get('Code')})"
-        raise ConnectionError(message) if failed.get("Code") in S3_CODES else OSError(errno.EIO, message)
+        with _refusals(f"s3://{_split(uri)[0]}/{failed.get('Key')}"):
+            raise ClientError({"Error": failed}, "DeleteObjects")
 
 
 def _pages(folder: URI, **options: str) -> Iterator[dict[str, Any]]:
@@ -211,29 +219,39 @@ def _request(verb: str, uri: str, **arguments: Any) -> dict[str, Any]:
 
 def _call(verb: str, uri: str, *, quickly: bool = False, **arguments: Any) -> dict[str, Any]:
     """Send one request about the file or bucket `uri` to S3; raises a refusal of S3 as an `OSError` of its kind."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
     bucket, key = _split(uri)
     if verb.endswith("object"):
         arguments["Key"] = key
     aws = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
-    try:
+    with _refusals(uri):
         client = _client(quickly, os.getpid(), aws)
         answer: dict[str, Any] = getattr(client, verb)(Bucket=bucket, **arguments)
-    except ClientError as error:
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if verb == "head_object" and status in (400, 403):
+    return answer
+
+
+@contextmanager
+def _refusals(uri: str) -> Iterator[None]:
+    """Raise a refusal by S3 or by its client, also one that s3fs has translated, with its code and the next step."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except BotoCoreError as error:  # no connection, no keys, no region
+        raise OSError(errno.EIO, f"{redact_text(' '.join(str(error).split()))}; {ADVICE}", str(uri)) from error
+    except (ClientError, OSError) as error:
+        refusal = error if isinstance(error, ClientError) else error.__cause__
+        if not isinstance(refusal, ClientError):
+            raise
+        status = refusal.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if refusal.operation_name == "HeadObject" and status in (400, 403):
             _call("list_objects_v2", uri, MaxKeys=1)  # is refused as well, with the reason: that of a HEAD has no body
-        code, message = (error.response.get("Error", {}).get(name, "") for name in ("Code", "Message"))
+        code, message = (refusal.response.get("Error", {}).get(name, "") for name in ("Code", "Message"))
         if code in EXPIRED_CODES:
             _client.cache_clear()  # the next try reads the keys again
         usual = ADVICE if (status or 0) < 500 else "check the server at AWS_ENDPOINT_URL"
         advice = _ADVICE.get("checksum" if "checksum" in message else code, usual)
-        kind, number = _ERRORS.get(status, (OSError, errno.EIO))
-        raise kind(number, f"{message or error} ({code}); {advice}", str(uri)) from error
-    except BotoCoreError as error:  # no connection, no keys, no region
-        raise OSError(errno.EIO, f"{redact_text(' '.join(str(error).split()))}; {ADVICE}", str(uri)) from error
-    return answer
+        kind, number = _ERRORS.get(code) or _ERRORS.get(status) or (OSError, errno.EIO)
+        raise kind(number, f"{message or refusal} ({code}); {advice}", str(uri)) from refusal
 
 
 @functools.lru_cache(maxsize=4)

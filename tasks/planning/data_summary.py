@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from storage import manifest, s3
+from storage import files, manifest, s3
 from storage.manifest import Manifest
 from storage.terminal import count
 from tasks.images import class_names
@@ -80,6 +80,7 @@ def _read_labels(data: UserImages, file: UserFile) -> FileLabels:
     from tasks.images import parquet_files  # imports the decoders of images
 
     uri = data.uri.child(file.path)
+    files.entry(uri)  # pyarrow calls a file missing that it must not read
     try:
         with s3.for_pyarrow().open_input_file(uri.removeprefix("s3://")) if uri.is_s3 else open(uri, "rb") as content:
             return parquet_files.read_labels(parquet_files.opened(content), file)
