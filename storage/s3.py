@@ -147,14 +147,14 @@ def walk(folder: URI, *, unnamed: list[str]) -> Iterator[tuple[str, int, float, 
                 unnamed.append(path)
 
 
-def remove(uri: URI) -> None:
+def remove(uri: URI, *, keys_per_request: int = _KEYS_PER_REQUEST) -> None:
     """Delete everything at and below `uri`."""
     key = _split(uri)[1]
     with suppress(FileNotFoundError):  # no such bucket
         keys = [entry["Key"] for page in _pages(uri) for entry in page.get("Contents", [])]
         keys += [key] if key != "/" else []
-        for start in range(0, len(keys), _KEYS_PER_REQUEST):
-            with_retries(functools.partial(_remove, uri, keys[start : start + _KEYS_PER_REQUEST]))
+        for start in range(0, len(keys), keys_per_request):
+            with_retries(functools.partial(_remove, uri, keys[start : start + keys_per_request]))
 
 
 def has_content(uri: URI) -> bool:

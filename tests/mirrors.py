@@ -9,8 +9,10 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote
+
+import tenacity
 
 from tasks.learning.downloading import fetch_file
 from tasks.learning.sources import Source
@@ -39,8 +41,9 @@ class Mirror:
 
 
 def fetch(source: Source, folder: Path, *addresses: str) -> dict[str, str]:
-    """Fetch every file of `source` into `folder`, and return where each came from, by its name."""
-    origins = [fetch_file(file, folder, mirrors=addresses, log=lambda *_: None) for file in source.files]
+    """Fetch every file of `source` into `folder` without pauses, and return where each came from, by its name."""
+    waits: dict[str, Any] = {"pauses": tenacity.wait_none(), "trickle_s": 1.0}
+    origins = [fetch_file(file, folder, mirrors=addresses, log=lambda *_: None, **waits) for file in source.files]
     return {origin["name"]: origin["url"] for origin in origins}
 
 

@@ -24,7 +24,7 @@ class DeadlineExceeded(Permanent):
 
 
 @contextlib.contextmanager
-def deadline(seconds: float | None) -> Iterator[None]:
+def deadline(seconds: float | None, *, again_s: float = _AGAIN_S) -> Iterator[None]:
     """Raise `DeadlineExceeded` inside the block once it has taken `seconds`, even in a call that blocks.
 
     It uses the kernel's alarm signal, since nothing else interrupts such a call. Signals reach the main thread only: a
@@ -42,7 +42,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
         return
     started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, on_alarm)
-    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
+    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, again_s)
     try:
         yield
     finally:

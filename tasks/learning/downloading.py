@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
+from tenacity.wait import wait_base
 
 from storage import error_policy, files
 from storage.error_policy import Permanent, is_transient_download
@@ -26,7 +27,7 @@ _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
 _PIECE_BYTES = 2**20  # bytes held in memory at a time
 _STALL_S = 30  # seconds without data after which a connection is given up
-_TRICKLE_S, _LEAST_BYTES = 60, 2**16
+_TRICKLE_S, _LEAST_BYTES = 60.0, 2**16
 """A connection is given up, too, if it brings less than so many bytes in so many seconds."""
 
 
@@ -38,17 +39,25 @@ class WrongChecksum(Permanent):
     """A downloaded file has a wrong checksum; it was deleted."""
 
 
-def fetch_file(file: SourceFile, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
+def fetch_file(
+    file: SourceFile,
+    folder: Path,
+    *,
+    mirrors: Sequence[str],
+    log: Callable[..., None],
+    pauses: wait_base = _PAUSES,
+    trickle_s: float = _TRICKLE_S,
+) -> dict[str, str]:
     """Download `file` into `folder`, verify its checksums, and return its name, checksums and URL.
 
     Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried. Raises
     `DownloadFailed` with the error of each mirror.
     """
     problems: list[str] = []
-    retrying = Retrying(stop=stop_after_attempt(4), wait=_PAUSES, retry=_may_help, reraise=True)
+    retrying = Retrying(stop=stop_after_attempt(4), wait=pauses, retry=_may_help, reraise=True)
     for mirror, url in _addresses(file, mirrors):
         try:
-            retrying(_fetch_once, url, file, folder)
+            retrying(_fetch_once, url, file, folder, trickle_s)
         except (WrongChecksum, OSError, HTTPException) as error:
             if error_policy.is_disk_full(error):
                 raise error_policy.DiskFull(
@@ -115,14 +124,14 @@ def mirror_address(mirror: str) -> str:
     return folder.as_uri() + "/"
 
 
-def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
+def _fetch_once(url: str, file: SourceFile, folder: Path, trickle_s: float) -> None:
     """Download once; delete the file if one of its checksums is wrong."""
     path = folder / file.name
     if url.startswith("file:"):
         shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
     else:
         with path.open("wb") as copy:
-            copy.writelines(files.pieces(URI(url)) if url.startswith("s3:") else _pieces(url))
+            copy.writelines(files.pieces(URI(url)) if url.startswith("s3:") else _pieces(url, trickle_s))
     for algorithm, expected in (("md5", file.md5), ("sha256", file.sha256)):
         digest = _digest(path, algorithm)
         if not digest.startswith(expected):
@@ -130,7 +139,7 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
             raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {digest}")
 
 
-def _pieces(url: str) -> Iterator[bytes]:
+def _pieces(url: str, trickle_s: float) -> Iterator[bytes]:
     """Yield a file of the web; raises `TimeoutError` if it stalls or trickles, `ConnectionError` if it breaks off."""
     request = urllib.request.Request(url, headers={"User-Agent": "pytorch/vision"})  # some refuse Python's
     with urllib.request.urlopen(request, timeout=_STALL_S) as answer:
@@ -138,7 +147,7 @@ def _pieces(url: str) -> Iterator[bytes]:
         while piece := answer.read1(_PIECE_BYTES):
             yield piece
             received += len(piece)
-            if (passed_s := time.monotonic() - since) > _TRICKLE_S:
+            if (passed_s := time.monotonic() - since) > trickle_s:
                 if received < _LEAST_BYTES:
                     raise TimeoutError(f"only {in_units(received)} came in {passed_s:.0f} s")
                 since, received = time.monotonic(), 0

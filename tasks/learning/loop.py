@@ -200,7 +200,7 @@ class Trainer:
             self.scheduler.step()
             on_batch()
             if step % every == 0 or step == steps:  # at most ten times: only then the host waits for the device
-                *values, loss = self._read(self.step.totals, summed, what=f"training loss in epoch {epoch}")
+                *values, loss = self.read(self.step.totals, summed, what=f"training loss in epoch {epoch}")
                 if on_step:
                     on_step(step, steps, loss / len(labels))
         return values
@@ -226,7 +226,7 @@ class Trainer:
                 num_kept += len(labels)
             on_batch()
         temperature = fit_temperature(*map(torch.cat, zip(*kept, strict=True)))
-        return self._read(totals, temperature, what="validation loss")
+        return self.read(totals, temperature, what="validation loss")
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield `batches` and add up the host's waiting time for them, without synchronising the device."""
@@ -246,7 +246,7 @@ class Trainer:
         dist.all_reduce(reduced, op=getattr(dist.ReduceOp, how))
         return [float(value) for value in reduced.tolist()]
 
-    def _read(self, totals: Tensor, *local: Tensor, what: str) -> list[float]:
+    def read(self, totals: Tensor, *local: Tensor, what: str) -> list[float]:
         """Return `totals`, summed over all ranks, then the `local` scalars; the host waits for the device once."""
         summed = totals.clone()
         if self.world_size > 1:

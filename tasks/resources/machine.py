@@ -3,11 +3,12 @@
 import ctypes.util
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tasks.resources.scaling import Workers, cores_here
 
+_Glob = tuple[str, str]
 _chosen: int | None = None
 """Number of cores that runs of this process use without a cluster; None: all cores available to it."""
 _DEVICES = ("/dev", "nvidia[0-9]*")
@@ -41,10 +42,12 @@ def cores() -> int:
     return cores_asked(0) or cores_here()
 
 
-def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
+def gpus(
+    env: Mapping[str, str] = os.environ, *, devices: _Glob = _DEVICES, hints: Sequence[_Glob] = _HINTS
+) -> list[str]:
     """Return the available GPUs by number or as in CUDA_VISIBLE_DEVICES; loading CUDA to ask it would take seconds."""
-    there = _count(*_DEVICES)
-    if not there and (hinted := next(filter(None, itertools.starmap(_count, _HINTS)), 0)):
+    there = _count(*devices)
+    if not there and (hinted := next(filter(None, itertools.starmap(_count, hints)), 0)):
         there = hinted if ctypes.util.find_library("cuda") else 0
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not there:

@@ -226,12 +226,12 @@ def _share_beside_gpus(nodes: Sequence[Resources]) -> float:
     return float(math.floor(share) if share >= 1 else math.floor(share * 100) / 100)
 
 
-def cores_here() -> int:
+def cores_here(cgroup: Path = _CGROUP) -> int:
     """Return the cores of this machine that this process may use, at most a container's limit, rounded up."""
     cores = len(os.sched_getaffinity(0))
     for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):  # of version 2, and of version 1
         with contextlib.suppress(OSError, ValueError):  # another version; or no limit, which is `max` or -1
-            quota_us, period_us = map(int, " ".join((_CGROUP / name).read_text() for name in names).split())
+            quota_us, period_us = map(int, " ".join((cgroup / name).read_text() for name in names).split())
             cores = min(cores, math.ceil(quota_us / period_us)) if quota_us > 0 else cores
     return cores
 

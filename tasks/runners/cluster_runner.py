@@ -30,8 +30,8 @@ _READ_PER_S = 2**20
 class ClusterRunner:
     """Jobs of one run on a cluster. They outlive its process, unless the run is cancelled or its deadline passes."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, *, poll_s: float = _POLL_S) -> None:
+        self._address, self._poll_s = address, poll_s
         self._connected: JobSubmissionClient | None = None
 
     def run(self, stage: str, spec: JobSpec) -> None:
@@ -116,7 +116,7 @@ class ClusterRunner:
             if time.monotonic() > until:
                 limit = f"{spec.deadline_s:.0f} s"
                 raise DeadlineExceeded(f"job {job} is not done within {limit}; use a longer --stage-timeout")
-            time.sleep(_POLL_S + read / _READ_PER_S)
+            time.sleep(self._poll_s + read / _READ_PER_S)
         if info.status != "SUCCEEDED":
             reason = (info.message or "").partition("\n")[0]
             raise follower.error(": ".join(filter(None, [f"job {job} ended {info.status}", reason])))

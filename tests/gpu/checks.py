@@ -59,7 +59,7 @@ def distance(computed: Tensor, expected: Tensor) -> float:
 @contextlib.contextmanager
 def never_waiting(device: torch.device) -> Iterator[list[str]]:
     """Make it an error inside the block when the host waits for a GPU, except to read the loss; yield what was read."""
-    reads, read = list[str](), Trainer._read
+    reads, read = list[str](), Trainer.read
 
     def announced(self: Trainer, totals: Tensor, *local: Tensor, what: str) -> list[float]:
         reads.append(what)
@@ -67,7 +67,7 @@ def never_waiting(device: torch.device) -> Iterator[list[str]]:
             return read(self, totals, *local, what=what)
 
     with pytest.MonkeyPatch.context() as patch, _waiting(device, "error"):
-        patch.setattr(Trainer, "_read", announced)
+        patch.setattr(Trainer, "read", announced)
         yield reads
 
 

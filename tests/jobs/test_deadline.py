@@ -19,10 +19,9 @@ def test_a_later_deadline_does_not_put_off_the_one_around_it() -> None:
         time.sleep(5)
 
 
-def test_a_deadline_that_somebody_swallowed_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.jobs.deadline._AGAIN_S", 0.05)
+def test_a_deadline_that_somebody_swallowed_comes_again() -> None:
     swallowed = 0
-    with pytest.raises(DeadlineExceeded), deadline(0.05):
+    with pytest.raises(DeadlineExceeded), deadline(0.05, again_s=0.05):
         try:
             time.sleep(60)
         except Exception:

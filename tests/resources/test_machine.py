@@ -23,31 +23,26 @@ def test_cores_that_there_are_not_are_refused_by_name(
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
     with pytest.raises(ValueError, match=r"cannot be used with RAY_ADDRESS; .* cpus_per_worker"):
         capacity.check_workers(None)
-    assert capacity.check_workers(0), "that one does without the cluster"
+    assert capacity.check_workers(0), "without the cluster"
 
 
 @pytest.mark.parametrize(
-    ("told", "found"),
+    ("visible", "names"),
     [("0,1", ["0", "1"]), ("GPU-4f2a, GPU-77", ["GPU-4f2a", "GPU-77"]), ("", []), ("-1", []), (None, ["0", "1"])],
 )
-def test_a_run_uses_the_gpus_that_it_can_use(
-    told: str | None, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_uses_the_gpus_that_are_visible_to_it(visible: str | None, names: list[str], tmp_path: Path) -> None:
     for bus in ("0000:04:00.0", "0000:05:00.0"):
         (tmp_path / bus).mkdir()
-    monkeypatch.setattr(machine, "_DEVICES", (str(tmp_path), "*"))
-    assert machine.gpus({} if told is None else {"CUDA_VISIBLE_DEVICES": told}) == found
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert machine.gpus(env, devices=(str(tmp_path), "*")) == names
 
 
-@pytest.mark.parametrize(("driver", "wsl"), [(8, 0), (0, 1)])
+@pytest.mark.parametrize("hint", ["driver", "wsl"])
 @pytest.mark.parametrize("library", ["libcuda.so.1", None])
-def test_gpus_that_nobody_has_opened_count_only_where_the_library_of_cuda_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: int, wsl: int, library: str | None
+def test_gpus_without_a_device_file_count_only_where_the_library_of_cuda_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hint: str, library: str | None
 ) -> None:
-    for kind, number in (("driver", driver), ("wsl", wsl)):
-        for gpu in range(number):
-            (tmp_path / kind / str(gpu)).mkdir(parents=True)
-    monkeypatch.setattr(machine, "_DEVICES", (str(tmp_path / "opened"), "*"))
-    monkeypatch.setattr(machine, "_HINTS", [(str(tmp_path / "driver"), "*"), (str(tmp_path / "wsl"), "*")])
+    (tmp_path / hint / "0").mkdir(parents=True)
     monkeypatch.setattr("ctypes.util.find_library", {"cuda": library}.get)
-    assert len(machine.gpus({})) == (driver + wsl if library else 0)
+    hints = [(str(tmp_path / name), "*") for name in ("driver", "wsl")]
+    assert machine.gpus({}, devices=(str(tmp_path / "opened"), "*"), hints=hints) == (["0"] if library else [])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.resources import machine, scaling
+from tasks.resources import scaling
 from tasks.resources.scaling import Needs, Resources, Workers, bundles, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
@@ -58,37 +58,22 @@ def test_a_local_run_is_one_worker_with_all_the_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "needs", "nodes", "says"),
+    ("workers", "needs", "nodes", "message"),
     [
         (None, Needs(), [{"CPU": 1}], "a cluster with 1 CPU, got 1"),
         (5, Needs(), _LAPTOP, "at most 4 on a cluster with 5 CPUs, got 5"),
         (3, Needs(), [{"CPU": 16, "GPU": 2}], "number of GPUs, 2, got 3"),
         (None, Needs(), [], "a cluster with 0 CPUs"),
         (3, Needs(cpus=3), [{"CPU": 8}], r"--workers with 3 CPUs each \(cpus_per_worker\) must be at most 2 .* got 3"),
-        (
-            1,
-            Needs(cpus=5),
-            [{"CPU": 4}] * 2,
-            r"--workers with 5 CPUs each \(cpus_per_worker\) must be at most 0 .*got 1",
-        ),
-        (
-            None,
-            Needs(accelerator_type="H100"),
-            _KINDS,
-            "one that a node has, got 'H100'; the cluster has A100, T4: use",
-        ),
-        (
-            None,
-            Needs(device="cuda"),
-            [{"CPU": 16}],
-            "device=cuda needs a GPU, .* has none; add one, or use --set devic",
-        ),
+        (1, Needs(cpus=5), [{"CPU": 4}] * 2, r"with 5 CPUs each \(cpus_per_worker\) must be at most 0 .*got 1"),
+        (None, Needs(accelerator_type="H100"), _KINDS, "a node has, got 'H100'; the cluster has A100, T4: use"),
+        (None, Needs(device="cuda"), [{"CPU": 16}], "device=cuda needs a GPU, .* has none; add one, or use --set"),
     ],
 )
 def test_what_the_cluster_does_not_have_is_refused_with_what_it_has(
-    workers: Workers, needs: Needs, nodes: list[Resources], says: str
+    workers: Workers, needs: Needs, nodes: list[Resources], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         resolve(workers, threads=None, nodes=nodes, needs=needs)
 
 
@@ -99,7 +84,6 @@ def test_threads_never_exceed_the_cores_even_where_a_node_counts_more_cpus_than_
 
 
 def test_cpu_limit_of_a_container_counts_as_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "_CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
@@ -110,7 +94,7 @@ def test_cpu_limit_of_a_container_counts_as_cores(tmp_path: Path, monkeypatch: p
         ("cpu.max", "50000 100000", 1),
     ):
         (tmp_path / name).write_text(f"{content}\n")
-        assert machine.cores() == threads_here(64, sharing=1) == cores
+        assert scaling.cores_here(tmp_path) == cores
 
 
 @pytest.mark.parametrize(

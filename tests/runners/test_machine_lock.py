@@ -23,11 +23,13 @@ pytestmark = pytest.mark.timeout(120)
 
 _PROGRAM = """
 import contextlib, sys
+from types import SimpleNamespace
+from storage.uri import URI
 from tasks.runners.session import LockingRunner
 with contextlib.ExitStack() as locks:
     print("begun", flush=True)
-    LockingRunner(None, locks)._lock()
-    print("turn", flush=True)
+    job = SimpleNamespace(run=lambda stage, spec: print("turn", flush=True), target=URI("/nowhere"))
+    LockingRunner(job, locks).run("train", job)
     sys.stdin.read()
 """
 WAITING = "waiting: another run is computing on this machine; `fuser "

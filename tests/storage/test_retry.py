@@ -125,14 +125,11 @@ def test_listing_that_repeats_itself_is_refused(spoiling: Proxy, file: URI) -> N
         files.walk(file.parent)
 
 
-def test_more_files_than_one_request_removes_are_removed_even_where_only_one_by_one(
-    spoiling: Proxy, file: URI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(s3_verbs, "_KEYS_PER_REQUEST", 2)
+def test_more_files_than_one_request_removes_are_removed_even_where_only_one_by_one(spoiling: Proxy, file: URI) -> None:
     for n in range(7):
         files.put(file.child(str(n)), b"")
     spoiling.pending = [RequestFault(fault="unknown", method="POST", part="", times=2)]
-    files.remove(file)
+    s3_verbs.remove(file, keys_per_request=2)
     assert len(spoiling.injected) == 2 and spoiling.requests["POST"] == 4 and files.walk(file) == []
 
 

@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-import tenacity
 
 from storage import files, manifest
 from storage.uri import FilesURI, Root
 from tasks.download import download
-from tasks.learning import downloading, recipes
+from tasks.learning import recipes
 from tasks.learning.downloading import DownloadFailed
 from tasks.learning.sources.mnist_sample import FOLDER, SOURCE
 from tasks.planning import make_plan
@@ -22,8 +21,7 @@ NAMES = [file.name for file in SOURCE.files]
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloading, "_PAUSES", tenacity.wait_none())
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
 
 
