@@ -9,10 +9,9 @@ import torch
 
 from storage.uri import DatasetURI, Root
 from tasks.jobs.main import run_here
-from tasks.learning import models
 from tasks.resources import devices
 from tests.jobs import raw
-from tests.learning.training import MORE_MODELS
+from tests.learning import training
 
 
 @pytest.fixture(scope="session", params=["cpu", "cuda"])
@@ -46,8 +45,9 @@ def _settings_put_back() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _small_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+def _more_models() -> Iterator[None]:
+    with training.more_models():
+        yield
 
 
 @pytest.fixture(scope="session")

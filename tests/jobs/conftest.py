@@ -3,15 +3,10 @@
 import pytest
 
 from storage.uri import DatasetURI, Root
-from tasks.learning import models
 from tests.jobs import raw
-from tests.learning.training import MORE_MODELS
+from tests.learning.conftest import more_models
 
-
-@pytest.fixture
-def more_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The models of the tests."""
-    monkeypatch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+__all__ = ["more_models"]
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tasks.learning import models
 from tasks.learning.sources import Split
 from tasks.learning.sources.mnist_sample import SOURCE
-from tests.learning.training import MORE_MODELS
+from tests.learning import training
 from tests.mirrors import fetch
 
 
@@ -22,11 +21,10 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Split]:
 
 
 @pytest.fixture(scope="module")
-def small_model() -> Iterator[str]:
-    """The name of a model that is there as long as the fixture is: one new file, no edit elsewhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
-        yield "small"
+def more_models() -> Iterator[None]:
+    """The models of the tests, such as `small`."""
+    with training.more_models():
+        yield
 
 
 @pytest.fixture(scope="module")

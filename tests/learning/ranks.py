@@ -12,8 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from storage.uri import URI
-from tasks.learning import checkpoint, models, training_state
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Batch
 from tests.learning import training
@@ -33,11 +31,12 @@ def start(ranks: Callable[..., None], *arguments: Any, world_size: int) -> None:
     start_processes(ranks, arguments, nprocs=world_size, start_method="forkserver")  # type: ignore[no-untyped-call]
 
 
+@training.more_models()
 def run(rank: int, folder: str) -> None:
     """Everything that is done by two ranks, in one go: their start takes longer than all the rest."""
     _meet(rank, folder, world_size=WORLD_SIZE)
     digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
-    found = {
+    results = {
         "epoch": one_epoch(rank, digits),
         "step": one_step(rank, digits),
         "step in pieces": one_step(rank, digits, micro_batches=3),
@@ -46,34 +45,33 @@ def run(rank: int, folder: str) -> None:
         "idle": idle_weights(rank, digits, micro_batches=1),
         "idle in pieces": idle_weights(rank, digits, micro_batches=2),
     }
-    torch.save(found, Path(folder) / f"rank-{rank}.pt")
+    torch.save(results, Path(folder) / f"rank-{rank}.pt")
     _part()
 
 
+@training.more_models()
 def resume(rank: int, folder: str, world_size: int, settings: dict[str, Any], after: int) -> None:
     """All epochs of a run, and those after epoch `after` again from its checkpoint: the weights of both."""
-    models.__path__.append(str(training.MORE_MODELS))
     _meet(rank, folder, world_size=world_size)
     digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
     train, validation = (part(digits[split], (12 * rank, 12 * rank + 12)) for split in ("train", "test"))
-    recipe, place = training.recipe(batch_size=4 * world_size, **settings), URI(f"{folder}/epoch-{after}")
-    about: dict[str, Any] = {"parameters": {}, "resolved": {}}
+    recipe, checkpoint = training.recipe(batch_size=4 * world_size, **settings), f"{folder}/epoch-{after}"
     whole, resumed = (training.trainer(recipe, train, validation, rank=rank) for _ in range(2))
     dropped: list[torch.Tensor] = []
     for module in whole.model.modules():
         if isinstance(module, torch.nn.Dropout):
-            module.register_forward_hook(lambda module, given, made: dropped.append(made == 0))
+            module.register_forward_hook(lambda module, inputs, output: dropped.append(output == 0))
     history = list[EpochMetrics]()
     for epoch in range(1, recipe.training.epochs + 1):
         history.append(whole.run_epoch(epoch))  # ends after every rank has met, and so after a checkpoint was written
         if rank == 0 and epoch == after:
-            checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", fields=about))
-    training_state.restore(Path(place), resumed, prepared="0123456789ab", fields=about)
+            training.save(whole, history, checkpoint)
+    training.resume(resumed, checkpoint)
     for epoch in range(after + 1, recipe.training.epochs + 1):
         resumed.run_epoch(epoch)
-    found: dict[str, Any] = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
-    found["dropped"] = dropped[0] if dropped else torch.empty(0)
-    torch.save(found, Path(folder) / f"rank-{rank}.pt")
+    tensors: dict[str, Any] = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
+    tensors["dropped"] = dropped[0] if dropped else torch.empty(0)
+    torch.save(tensors, Path(folder) / f"rank-{rank}.pt")
     _part()
 
 
@@ -105,7 +103,6 @@ def one_epoch(rank: int, digits: dict[str, Batch]) -> dict[str, object]:
 
 def one_step(rank: int, digits: dict[str, Batch], **changes: Any) -> dict[str, object]:
     """One step of a model without batch norm on nine rows, five here and four there: gradients and what it reports."""
-    models.__path__.append(str(training.MORE_MODELS))
     bounds = ((0, 5), (5, BATCH_SIZE))[rank]
     recipe = training.recipe(model="small", batch_size=BATCH_SIZE, epochs=1, max_shift=0, **changes)
     trainer = training.trainer(recipe, part(digits["train"], bounds), part(digits["test"], VALIDATION[rank]), rank=rank)

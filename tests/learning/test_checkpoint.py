@@ -22,7 +22,7 @@ from tasks.learning.sources import Split
 from tests.learning import training
 from tests.learning.training import same, weights
 
-pytestmark = pytest.mark.usefixtures("small_model")
+pytestmark = pytest.mark.usefixtures("more_models")
 
 PREPARED = "0123456789ab"
 FIELDS: dict[str, Any] = {"parameters": {"epochs": 3, "seed": 0}, "resolved": {"workers": 1, "precision": "fp32"}}
@@ -54,7 +54,7 @@ def new_trainer(digits: dict[str, Split], **changes: Any) -> Trainer:
 
 
 @pytest.fixture(scope="module")
-def run(digits: dict[str, Split], module_path: Path, small_model: str) -> Run:
+def run(digits: dict[str, Split], module_path: Path, more_models: None) -> Run:
     return Run(digits, module_path / "scratch")
 
 

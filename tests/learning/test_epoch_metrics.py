@@ -70,15 +70,13 @@ class Clock:
             yield batch
 
 
-@pytest.mark.usefixtures("small_model")
-def test_time_spent_waiting_is_told_apart_from_time_spent_learning(
+@pytest.mark.usefixtures("more_models")
+def test_waiting_for_data_and_checkpoints_is_measured_apart_from_learning(
     digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(loop, "time", clock)
-    recipe = training.recipe(model="small", batch_size=16)
-    rows = [training.rows(digits[split], 0, number) for split, number in (("train", 64), ("test", 32))]
-    trainer = training.trainer(recipe, *rows)  # four batches, and one of validation
+    trainer = training.small(digits)  # four batches, and one of validation
     for name in ("train_batches", "validation_batches"):
         monkeypatch.setattr(trainer.loader, name, partial(clock.slowed, getattr(trainer.loader, name)))
     first = trainer.run_epoch(1, on_batch=partial(clock.pass_by, 10))

@@ -1,22 +1,17 @@
-"""Fine-tuning: the head first, a lower learning rate for the backbone, and what a resumed run ends with."""
+"""Fine-tuning: the head first, a lower learning rate for the backbone; `test_resume.py` interrupts it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from storage.uri import URI
-from tasks.learning import checkpoint, training_state
-from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
 from tasks.learning.sources import Split
 from tests.learning import training
-from tests.learning.training import same, weights
+from tests.learning.training import weights
 
-pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
+pytestmark = pytest.mark.usefixtures("one_thread", "more_models")
 
-FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
 FROZEN: dict[str, Any] = {
     "model": "timm/mobilenetv3_small_050",
     "batch_size": 16,
@@ -28,8 +23,7 @@ FROZEN: dict[str, Any] = {
 
 def started(digits: dict[str, Split], **changes: Any) -> Trainer:
     """A run on 64 digits of three epochs, two of them frozen; a tenth of the learning rate for the backbone."""
-    recipe = training.recipe(**{**FROZEN, "epochs": 3, "backbone_lr_scale": 0.1} | changes)
-    return training.trainer(recipe, training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32))
+    return training.small(digits, **{**FROZEN, "epochs": 3, "backbone_lr_scale": 0.1} | changes)
 
 
 def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
@@ -56,35 +50,6 @@ def test_scale_applies_in_every_epoch_to_the_backbone_alone(digits: dict[str, Sp
     assert [len(group["params"]) for group in (head, backbone)] == [2, len(list(trainer.model.parameters())) - 2]
     metrics = trainer.run_epoch(1)
     assert 0 < metrics.backbone_learning_rate == pytest.approx(0.1 * metrics.learning_rate)
-
-
-@pytest.mark.parametrize(("after", "optimizer"), [(1, "adamw"), (2, "sgd")])
-def test_fine_tuning_that_resumes_in_any_phase_is_equal_bit_by_bit(
-    digits: dict[str, Split], tmp_path: Path, after: int, optimizer: str
-) -> None:
-    whole, resumed = (started(digits, epochs=4, optimizer=optimizer) for _ in range(2))
-    history = list[EpochMetrics]()
-    for epoch in (1, 2, 3, 4):
-        history.append(whole.run_epoch(epoch))
-        if epoch == after:
-            snapshot = training_state.take(whole, history, prepared="0123456789ab", fields=FIELDS)
-            checkpoint.write(URI(str(tmp_path)), snapshot)
-    before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", fields=FIELDS)
-    assert [*before, *(resumed.run_epoch(epoch) for epoch in range(after + 1, 5))] == history
-    assert same(weights(resumed), weights(whole))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"freeze_epochs": 4}, "freeze_epochs must be <= 3, the number of epochs, got 4"),
-        ({"start": "random"}, "freeze_epochs must be 0 with start=random, .*, got 2; choose another start, or add"),
-        ({"backbone_lr_scale": 0.0}, "backbone_lr_scale must be greater than 0, got 0.0"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        training.recipe(**{**FROZEN, "epochs": 3} | changes)
 
 
 def test_a_model_that_does_not_say_where_its_head_is_cannot_be_frozen(digits: dict[str, Split]) -> None:

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from storage.uri import URI
-from tasks.learning import checkpoint, training_state
 from tasks.learning.augmentation import shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader
@@ -19,9 +17,9 @@ from tasks.learning.loop import Loader, Trainer
 from tasks.learning.sources import Split
 from tasks.learning.temperature import fit_temperature
 from tests.learning import ranks, training
-from tests.learning.training import CPU, computed, same, weights
+from tests.learning.training import CPU, computed, same, small, weights
 
-pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
+pytestmark = pytest.mark.usefixtures("one_thread", "more_models")
 
 GOLDEN = Path(__file__).parent / "golden_curve.txt"
 """A refactoring must follow it; a change of the numbers must argue for the new ones, which the failing test prints."""
@@ -30,7 +28,6 @@ LEARNING_RATE = 3e-5
 TOLERANCE = 1e-3
 """Relative. Seen with 1 and 2 threads, with and without oneDNN, from SSE4.1 to AVX-512: up to 2e-4. Seen with another
 warm-up (0.3 for 0.25), label smoothing (0.04 for 0.05), shift (1 for 2) or learning rate (by 3 %): 2e-3 and more."""
-FIELDS = {"parameters": {"epochs": 2}, "resolved": {"workers": 1}}
 
 
 class Run:
@@ -40,8 +37,7 @@ class Run:
         trainer = resnet18(digits)
         self.history = [trainer.run_epoch(1)]
         self.checkpoint = folder
-        snapshot = training_state.take(trainer, self.history, prepared="0123456789ab", fields=FIELDS)
-        checkpoint.write(URI(str(folder)), snapshot)
+        training.save(trainer, self.history, folder)
         self.history.append(trainer.run_epoch(2))
         self.weights = weights(trainer)
 
@@ -76,12 +72,6 @@ def resnet18(digits: dict[str, Split]) -> Trainer:
     )
 
 
-def small(digits: dict[str, Split], **changes: Any) -> Trainer:
-    """A run of the small model."""
-    recipe = training.recipe(**{"model": "small", "batch_size": 16} | changes)
-    return training.trainer(recipe, training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32))
-
-
 OPTIONS = {"label_smoothing": 0.5, "mixup": 0.2, "cutmix": 1.0, "erasing": 0.25, "micro_batches": 3}
 """Those that touch a row's loss, label or pixels, as class weights do."""
 
@@ -96,7 +86,7 @@ class TestRun:
 
     def test_resumed_run_is_equal_bit_by_bit(self, undisturbed: Run, digits: dict[str, Split]) -> None:
         resumed = resnet18(digits)
-        history = training_state.restore(undisturbed.checkpoint, resumed, prepared="0123456789ab", fields=FIELDS)
+        history = training.resume(resumed, undisturbed.checkpoint)
         torch.manual_seed(1)  # nothing may hang on the generator that gave the first weights
         assert [*history, resumed.run_epoch(2)] == undisturbed.history
         assert same(weights(resumed), undisturbed.weights)

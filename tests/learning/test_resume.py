@@ -6,14 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from storage.uri import URI
-from tasks.learning import checkpoint, training_state
 from tasks.learning.sources import Split
 from tests.learning import ranks, training
 
-pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
+pytestmark = pytest.mark.usefixtures("one_thread", "more_models")
 
-FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
 FINE_TUNING: dict[str, Any] = {
     "model": "timm/mobilenetv3_small_050",
     "start": "pretrained",
@@ -25,26 +22,22 @@ FINE_TUNING: dict[str, Any] = {
 
 
 def test_how_an_optimizer_runs_on_a_device_is_not_taken_to_another(digits: dict[str, Split], tmp_path: Path) -> None:
-    recipe = training.recipe(model="small", batch_size=16)
-    train, validation = training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
-    there, here = (training.trainer(recipe, train, validation) for _ in range(2))
-    history, place = [there.run_epoch(1)], URI(str(tmp_path))
+    there, here = (training.small(digits) for _ in range(2))
+    history = [there.run_epoch(1)]
     there.optimizer.param_groups[0]["capturable"] = True  # as on a GPU; on a CPU it would be an error
-    checkpoint.write(place, training_state.take(there, history, prepared="0123456789ab", fields=FIELDS))
-    training_state.restore(tmp_path, here, prepared="0123456789ab", fields=FIELDS)
+    training.save(there, history, tmp_path)
+    training.resume(here, tmp_path)
     assert here.optimizer.param_groups[0]["capturable"] is False
     assert here.run_epoch(2).step == 2 * history[0].step
 
 
 def test_a_schedule_of_ones_own_goes_on_where_it_was(digits: dict[str, Split], tmp_path: Path) -> None:
-    recipe = training.recipe(model="small", batch_size=16)
-    rows = [training.rows(digits[split], 0, number) for split, number in (("train", 64), ("test", 32))]
-    whole, resumed = (training.trainer(recipe, *rows) for _ in range(2))
+    whole, resumed = (training.small(digits) for _ in range(2))
     for trainer in (whole, resumed):  # its milestones are numbers
         trainer.scheduler = torch.optim.lr_scheduler.MultiStepLR(trainer.optimizer, milestones=[2, 6])
     history = [whole.run_epoch(1)]
-    checkpoint.write(URI(str(tmp_path)), training_state.take(whole, history, prepared="0123456789ab", fields=FIELDS))
-    training_state.restore(tmp_path, resumed, prepared="0123456789ab", fields=FIELDS)
+    training.save(whole, history, tmp_path)
+    training.resume(resumed, tmp_path)
     rates = [trainer.run_epoch(2).learning_rate for trainer in (whole, resumed)]
     assert rates[0] == rates[1] < history[0].learning_rate
 
@@ -66,8 +59,6 @@ def test_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
     torch.save(rows, tmp_path / "digits.pt")
     ranks.start(ranks.resume, str(tmp_path), world_size, settings, after, world_size=world_size)
     every = [torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True) for rank in range(world_size)]
-    for found in every:
-        differing = [name for name, weight in found["whole"].items() if not torch.equal(weight, found["resumed"][name])]
-        assert not differing, f"{len(differing)} of {len(found['whole'])} tensors differ"
-    dropped = {tuple(found["dropped"].flatten().tolist()) for found in every}
+    assert all(training.same(tensors["whole"], tensors["resumed"]) for tensors in every)
+    dropped = {tuple(tensors["dropped"].flatten().tolist()) for tensors in every}
     assert len(dropped) == (world_size if settings["model"] == "drawing" else 1), "each rank drops pixels of its own"

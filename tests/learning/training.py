@@ -1,13 +1,15 @@
 """Small training runs on real digits, set up as a Ray Train worker sets them up."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tasks.learning import augmentation, recipes
+from storage.uri import URI
+from tasks.learning import augmentation, checkpoint, models, recipes, training_state
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
@@ -17,8 +19,20 @@ from tasks.learning.sources import Split
 from tasks.learning.sources.mnist import CLASSES
 
 CPU = torch.device("cpu")
-MORE_MODELS = Path(__file__).parent / "more_models"
-"""Modules as in `tasks.learning.models`."""
+FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
+PREPARED = "0123456789ab"
+"""Fingerprint of the dataset of every run."""
+_MORE_MODELS = str(Path(__file__).parent / "more_models")
+
+
+@contextlib.contextmanager
+def more_models() -> Iterator[None]:
+    """Let the modules of `more_models` be models in the block, as if they were in `tasks.learning.models`."""
+    models.__path__.append(_MORE_MODELS)
+    try:
+        yield
+    finally:
+        models.__path__.remove(_MORE_MODELS)
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -51,6 +65,23 @@ def trainer(
     spec = ModelSpec(model=recipe.model, image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
     loader = ResidentLoader(train, validation, seed=recipe.training.seed, rank=rank, device=CPU)
     return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU, class_counts=class_counts)
+
+
+def small(digits: dict[str, Split], **changes: Any) -> Trainer:
+    """A run of the small model on 64 digits, four steps an epoch."""
+    changes = {"model": "small", "batch_size": 16} | changes
+    return trainer(recipe(**changes), rows(digits["train"], 0, 64), rows(digits["test"], 0, 32))
+
+
+def save(trainer: Trainer, history: list[EpochMetrics], folder: Path | str) -> None:
+    """Write the checkpoint of a run after its last epoch so far."""
+    snapshot = training_state.take(trainer, history, prepared=PREPARED, fields=FIELDS)
+    checkpoint.write(URI(str(folder)), snapshot)
+
+
+def resume(trainer: Trainer, folder: Path | str) -> list[EpochMetrics]:
+    """Let a run go on after a checkpoint; return its history."""
+    return training_state.restore(Path(folder), trainer, prepared=PREPARED, fields=FIELDS)
 
 
 def numbers(batch_size: int, *, seed: int, max_shift: int = 2) -> torch.Tensor:

@@ -12,16 +12,11 @@ from flows.__main__ import main
 from flows.cli import app
 from storage import commits, files, manifest
 from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
-from tasks.learning import models
 from tests.jobs import raw
-from tests.learning.training import MORE_MODELS
+from tests.learning.conftest import more_models
 
-
-@pytest.fixture(scope="module", autouse=True)
-def more_models() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
-        yield
+__all__ = ["more_models"]
+pytestmark = pytest.mark.usefixtures("more_models")
 
 
 @pytest.fixture(scope="module")
