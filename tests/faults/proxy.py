@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 Fault = str
-"""What a request gets: one of the refusals; a `reset` before it is handled; silence (`stall`); half of the body
-(`truncated`); a reset after it was handled (`lost`); or its answer drop by drop (`slow`)."""
+"""What a request gets: one of the refusals or listings; a `reset` before it is handled; silence (`stall`); half of the
+body (`truncated`); a reset after it was handled (`lost`); or its answer drop by drop (`slow`)."""
 _REFUSALS: dict[str, tuple[int, str]] = {
     "500": (500, "InternalError"),
     "503": (503, "ServiceUnavailable"),
@@ -24,10 +24,20 @@ _REFUSALS: dict[str, tuple[int, str]] = {
     "unknown": (501, "NotImplemented"),
     "checksum": (400, "InvalidArgument"),
     "conflict": (409, "OperationAborted"),
-    "endless": (200, "as if it were a listing whose next page is itself"),
 }
 """Status and code of each refusal."""
-_ENDLESS = "<List><IsTruncated>true</IsTruncated><NextContinuationToken>1</NextContinuationToken></List>"
+_KEYS = [
+    f"all/{path}" for path in ("train/a/1.png", "train/b/2.png", "test/a/3.png", "train/a//4.png", "train/../5.png")
+]
+_LISTINGS: dict[str, str] = {
+    "endless": "<IsTruncated>true</IsTruncated><NextContinuationToken>1</NextContinuationToken>",
+    "odd keys": "".join(
+        f"<Contents><Key>{key}</Key><Size>{size}</Size><LastModified>2026-01-01T00:00:00Z</LastModified>"
+        "<ETag>1</ETag></Contents>"
+        for key, size in [*((key, 1) for key in _KEYS), ("all/train/a/", 0)]
+    ),
+}
+"""A listing whose next page is itself, and one with keys that SeaweedFS folds into those without the empty part."""
 STALL_S = 75.0
 """How long a stalled request is held: longer than a client waits."""
 _SLOW_S = 3.0
@@ -111,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "stall":
             self.server.proxy.ended.wait(STALL_S)
             self._reset()
-        elif fault in _REFUSALS:
+        elif fault in _REFUSALS or fault in _LISTINGS:
             self._refuse(fault)
         else:
             self._answer(body, fault)
@@ -134,9 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return frames
 
     def _refuse(self, fault: Fault) -> None:
-        status, code = _REFUSALS[fault]
+        status, code = _REFUSALS.get(fault, (200, ""))
         error = f"<Error><Code>{code}</Code><Message>spoilt: {fault}</Message></Error>"
-        content = (_ENDLESS if fault == "endless" else error).encode()
+        content = (f"<List>{_LISTINGS[fault]}</List>" if fault in _LISTINGS else error).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -22,19 +22,19 @@ FINGERPRINT = "0123456789ab"
 
 @dataclasses.dataclass(frozen=True)
 class Bad:
-    """A request that is wrong, and what must be said of it."""
+    """A wrong request and its message."""
 
     command: str
-    """Its words with a space between two; `{name}` stands for one of the places of `places`, `""` for no letters."""
-    says: str
-    """Words that the line must hold, with ` ... ` between two."""
+    """Its words with a space between two; `{name}` stands for one of `places`, `""` for an empty word."""
+    message: str
+    """Parts of the line on stderr, with ` ... ` between two."""
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         return " ".join([*(f"{name}={value}" for name, value in self.env.items()), self.command])
 
 
-_NOBODY = {"AWS_ENDPOINT_URL": "{refusing}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+_NO_SERVER = {"AWS_ENDPOINT_URL": "{refusing}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 REQUESTS = [
     Bad("run --nosuch", "--nosuch ... see ... --help"),
@@ -61,6 +61,15 @@ REQUESTS = [
     Bad(
         "run --recipe images-resnet18 --data {parquet} --set image_size=4 --set max_shift=4", "max_shift ... < 4 ... 4"
     ),
+    Bad("run --set freeze_epochs=2", "freeze_epochs must be 0 with start=random ... got 2; choose another start"),
+    Bad(
+        "run --set start=pretrained --set epochs=3 --set freeze_epochs=4",
+        "freeze_epochs ... <= 3, the number of epochs",
+    ),
+    Bad("run --set backbone_lr_scale=0", "backbone_lr_scale must be greater than 0, got 0.0"),
+    Bad("run --set model=resnet19", "model ... one of resnet18 ... such as timm/resnet34, got 'resnet19'"),
+    Bad("run --set model=timm/resnet19", "model ... one that timm.list_models() names ... got 'timm/resnet19'"),
+    Bad("run --set model=timm/resnet18.none", "timm.list_pretrained() names, got 'timm/resnet18.none': Invalid"),
     Bad("run --set compile=on --set device=cpu", "compile=true ... install g++", {"CXX": "no-c++"}),
     Bad("run", "PIPELINE_USER_CODE: ... /none.py", {"PIPELINE_USER_CODE": "/none.py"}),
     Bad("run --workers many", "--workers ... valid integer"),
@@ -72,6 +81,10 @@ REQUESTS = [
         Bad(f"run --mirror {address}", f"--mirror ... http(s)://host/path/ ... '{address}'")
         for address in ("http://", "http:///files/", "http://host:0/", "https://host:99999/")
     ),
+    Bad("run --mirror {file}", "--mirror: there is no folder '{file}'; choose one"),
+    Bad("run --mirror https://host/files?key=secret", "--mirror must be http(s)://host/path/"),
+    Bad("run --mirror https://user:secret@host/", "--mirror must be http(s)://host/path/"),
+    Bad("run --mirror ftp://user:secret@host/", "an http(s) address or a folder, got 'ftp://***@host/'"),
     Bad("run --mirror {root} --data {raw}", "--data ... --mirror"),
     Bad("run --recipe images-resnet18", "--data is required"),
     Bad('run --data ""', "--data ... got an empty value"),
@@ -94,14 +107,15 @@ REQUESTS = [
     Bad("run --data {pictures}", "--data ... rows in train and test ... {pictures} with rows in new; give the folder"),
     Bad("run --data {unnamed}", "--data ... fingerprint ... {unnamed}"),
     Bad("run --data {half}", "--data ... {half}/_manifest.json cannot be read"),
-    Bad("run --data s3://bucket/x-0123456789ab", "--data ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
+    Bad("run --data s3://bucket/x-0123456789ab", "--data ... s3://bucket/x ... AWS_ENDPOINT_URL", _NO_SERVER),
     Bad("run", "RAY_ADDRESS ... http://head:8265 ... 'head:8265'", {"RAY_ADDRESS": "head:8265"}),
     Bad('run --storage ""', "--storage ... got an empty value"),
     Bad(f"run --storage /tmp/{'x/' * 3000}", "--storage ... at most 1000 characters, got 6005"),
     Bad("run --storage /sys/nosuch", "--storage ... /sys/nosuch ... another folder"),
+    Bad("run --data {photos} --storage {photos}/root", "--storage must not be below --data"),
     Bad("run --storage file:///proc/a%0Ab", "--storage ... /proc/a b"),
     Bad("run --storage s3://user:secret@bucket/x", "--storage ... credentials ... AWS_*"),
-    Bad("run --storage s3://bucket/x", "--storage ... nonsense", _NOBODY | {"AWS_ENDPOINT_URL": "nonsense"}),
+    Bad("run --storage s3://bucket/x", "--storage ... nonsense", _NO_SERVER | {"AWS_ENDPOINT_URL": "nonsense"}),
     Bad("predict", "--data"),
     Bad("predict --data {root} --csv {root}", "--csv: must be a file in an existing, writable folder"),
     Bad("predict --data {root} --csv {file}/a.csv", "--csv: must be a file ... got '{file}/a.csv'"),
@@ -121,6 +135,11 @@ REQUESTS = [
     Bad("backfill nosuch --storage {root}", "version ... mnist-0123456789ac ... 'nosuch'"),
     Bad("backfill --register-as BAD_ --storage {root}", "--register-as ... a-z, 0-9 and '-' ... 'BAD_'"),
     Bad("up --port 65536", "--port ... 65534"),
+    Bad('up --host "" --port 24', "--host is empty"),
+    *(
+        Bad(f"up --host {host} --port 24", f"--port 24 cannot be used on {host!r}")
+        for host in ("192.0.2.1", "127.0.0.1.evil.example", "2001:db8::1")
+    ),
     Bad("up --port {taken}", "--port {taken} cannot be used ... Address already in use"),
     Bad("deploy extra", "extra"),
     Bad("deploy", "PREFECT_API_URL ... http://***@[", {"PREFECT_API_URL": "http://user:secret@["}),
@@ -129,6 +148,11 @@ REQUESTS = [
     Bad("gc --keep-days=1.5", "--keep-days ... integer"),
     Bad("gc --keep-days 0", "--keep-days ... greater than or equal to 1"),
     Bad("ls run", "KIND ... did you mean runs?"),
+    Bad("ls runs raw --storage {root}", "kind: runs cannot be listed with raw; list it alone"),
+    Bad("ls runs --html . --storage {root}", "--html must be a file, got the folder .; add a name"),
+    Bad("ls --html runs.html --storage {root}", "--html is only for runs; use: ls runs"),
+    Bad("history letters --storage {root}", "registered model: {root} has no decision on 'letters'; run"),
+    Bad("rollback digits/1.json --storage {root}", "registered model: {root} has no decision on 'digits/1.json'"),
     Bad("ls checkpoints", "KIND ... 'checkpoints'; did you mean checkpoint?"),
     Bad("ls --nosuch", "--nosuch ... --help"),
     Bad("ls --storage gopher://x", "--storage ... gopher://x"),
@@ -154,7 +178,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     own = root.child(f"checkpoint/own-{FINGERPRINT}")
     model = {"model": {"model": f"my.py:f@{FINGERPRINT}", "image_shape": [28, 28, 1]}}
     commits.commit(own, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=model)
-    found = {
+    uris = {
         "raw": commit("raw", f"mnist-{FINGERPRINT}", parameters={"data": "mnist"}),
         "younger": commit("raw", "mnist-0123456789ac", parameters={"data": "mnist"}),
         "sample": commit("raw", f"mnist-sample-{FINGERPRINT}", parameters={"data": "mnist-sample"}),
@@ -167,13 +191,13 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     }
     new = manifest.File(path="part", split="new", size=1, rows=1, sha256="")
     for name, store in (("pictures", "pixels"), ("files", "files")):  # pictures as batch prediction stores new ones
-        found[name] = root.child(f"datasets/raw/{name}-{FINGERPRINT}")
+        uris[name] = root.child(f"datasets/raw/{name}-{FINGERPRINT}")
         schema = tables.describe(images.schema((64, 64, 3), ("one", "two"), store=store))
         parameters = {"data": name, "image_size": 64}
-        commits.commit(found[name], kind="raw", parents={}, parameters=parameters, listed=[new], schema=schema)
-    found["half"] = URI(str(folder / f"half-{FINGERPRINT}"))
-    Path(found["half"]).mkdir()
-    Path(found["half"], manifest.NAME).write_bytes(b'{"format": 1, "kind": "raw"')
+        commits.commit(uris[name], kind="raw", parents={}, parameters=parameters, listed=[new], schema=schema)
+    uris["half"] = URI(str(folder / f"half-{FINGERPRINT}"))
+    Path(uris["half"]).mkdir()
+    Path(uris["half"], manifest.NAME).write_bytes(b'{"format": 1, "kind": "raw"')
     write_folder(folder / "photos", train=6, test=2)
     (folder / "file").write_text("a file")
     (folder / "parquet").mkdir()
@@ -191,7 +215,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
             "refusing": refusing,
             "taken": refusing.strip("/").rpartition(":")[2],
         }
-        yield {name: str(uri) for name, uri in found.items()} | more
+        yield {name: str(uri) for name, uri in uris.items()} | more
 
 
 @pytest.fixture
@@ -201,16 +225,16 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIPELINE_STORAGE", str(tmp_path / "fresh"))
 
-    def begun(*_: Any, **__: Any) -> None:
-        raise AssertionError("it was begun")
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("work began")
 
-    for module, name in ((start, "start"), (up, "_running"), (deploy, "apply")):
-        monkeypatch.setattr(module, name, begun)
+    for module, name in ((start, "start"), (up, "Child"), (deploy, "apply")):
+        monkeypatch.setattr(module, name, fail)
     return tmp_path / "fresh"
 
 
 @pytest.mark.parametrize("bad", REQUESTS, ids=lambda bad: str(bad)[:100])
-def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_begun(
+def test_a_wrong_request_is_refused_in_one_line_and_nothing_begins(
     bad: Bad,
     places: Mapping[str, str],
     fresh: Path,
@@ -222,11 +246,11 @@ def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_beg
     words = [word.format(**places).replace('""', "") for word in bad.command.split(" ")]
     before = _listing(Path(places["root"]))
     code = main(words)
-    said = capsys.readouterr()
-    line = said.err.removeprefix(f"{app.STARTING}\n")
-    assert (code, said.out, len(line.splitlines())) == (2, "", 1), said.err
+    output = capsys.readouterr()
+    line = output.err.removeprefix(f"{app.STARTING}\n")
+    assert (code, output.out, len(line.splitlines())) == (2, "", 1), output.err
     assert line.startswith("error: ") and "secret" not in line and "Traceback" not in line
-    for part in bad.says.format(**places).split(" ... "):
+    for part in bad.message.format(**places).split(" ... "):
         assert part in line
     assert _listing(fresh) == [] and _listing(Path(places["root"])) == before
 

@@ -1,4 +1,4 @@
-"""Invalid requests end in one line, before anything slow starts."""
+"""Commands as processes: what they import, how signals and closed pipes end them, and their help."""
 
 import os
 import subprocess
@@ -11,22 +11,6 @@ from flows.cli import app
 from storage.exits import guarded
 from tasks.learning import recipes
 from tests.runs import CHECKOUT
-
-
-@pytest.mark.parametrize(
-    ("host", "named"),
-    [
-        ("", "--host is empty"),
-        *(
-            (host, f"--port 24 cannot be used on {host!r}")
-            for host in ("192.0.2.1", "127.0.0.1.evil.example", "2001:db8::1")
-        ),
-    ],
-)
-def test_a_host_that_is_not_this_machine_is_refused(host: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(words=["up", "--host", host, "--port", "24"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {named}")
 
 
 def test_sigterm_ends_a_command_with_one_line_also_within_a_flow() -> None:
@@ -67,9 +51,9 @@ except SystemExit as ended:
     answer = subprocess.run(program, cwd=CHECKOUT, env=env, capture_output=True, text=True, check=True)
     assert answer.stdout.split() == ["2"], answer.stderr
     if "--data" in words:
-        before, said, after = answer.stderr.partition(app.STARTING)
+        before, line, after = answer.stderr.partition(app.STARTING)
         imported = {line.rpartition("|")[2].strip() for line in before.splitlines()}
-        assert said and not imported & {"numpy", "pyarrow", "tasks.learning", "rich"}
+        assert line and not imported & {"numpy", "pyarrow", "tasks.learning", "rich"}
         assert "error: --data: nothing exists at" in after
 
 

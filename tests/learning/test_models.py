@@ -8,10 +8,9 @@ from tasks.learning.modeling import Classifier, ModelSpec, head_of
 from tasks.learning.sources import USER_IMAGES, load
 
 
-@pytest.mark.parametrize("name", ["timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"])
-def test_a_model_of_timm_takes_images_of_the_recipes_size_and_channels(name: str) -> None:
-    recipe = recipes.override(recipes.load("images-resnet18"), [f"model={name}"])
-    model = models.build(recipe.model, image_shape=(48, 48, 1), num_classes=3)
+def test_a_model_of_timm_takes_images_of_any_size_and_channels() -> None:
+    name = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    model = models.build(name, image_shape=(48, 48, 1), num_classes=3)
     assert model(torch.zeros(2, 1, 48, 48)).shape == (2, 3)
     assert len(model.get_parameter(f"{head_of(model)}.weight")) == 3
 
@@ -19,15 +18,6 @@ def test_a_model_of_timm_takes_images_of_the_recipes_size_and_channels(name: str
 def test_images_that_a_model_cannot_take_are_refused() -> None:
     with pytest.raises(ValueError, match="square images with a side that is a multiple of 4, got 30 x 30"):
         models.build("vit-patch4", image_shape=(30, 30, 3), num_classes=3)
-
-
-def test_unknown_model_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be one that timm.list_models\(\) names, .* got 'timm/resnet19'"):
-        models.check_known("timm/resnet19")
-    with pytest.raises(ValueError, match=r"timm.list_pretrained\(\) names, got 'timm/resnet18.none': Invalid .* tag"):
-        models.check_known("timm/resnet18.none")
-    with pytest.raises(ValueError, match="one of resnet18, .* such as timm/resnet34, got 'resnet19'"):
-        models.check_known("resnet19")
 
 
 @pytest.mark.parametrize("name", recipes.known())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.learning import models, recipes, sources
+from tasks.learning import recipes, sources
 from tasks.learning.recipes import SGD, AdamW, Data, FileAugment, Recipe, Training
 
 
@@ -21,20 +21,14 @@ def recipe() -> Recipe:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("epochs=0", "--set: epochs must be greater than or equal to 1, got 0"),
         ("epochs=", "--set: epochs must be a valid integer, got ''"),
         ("split_seed=9223372036854775808", "--set: split_seed must be less than or equal to 9223372036854775807, got "),
         ("validation_fraction=1", "--set: validation_fraction must be less than 1, got 1.0"),
         ("learning_rate=nan", "--set: learning_rate must be a finite number, got nan"),
         ("minimum=1.01", "--set: minimum must be less than or equal to 1, got 1.01"),
         ("precision=fp64", "--set: precision must be 'auto', 'fp32' or 'bf16', got 'fp64'"),
-        (
-            "model=nosuch",
-            f"--set: model must be one of {', '.join(models.known())}, or timm/NAME such as ",
-        ),
         ("source=nosuch", f"--set: source must be one of {', '.join(sources.known())}, got 'nosuch'"),
         ("epoch=3", "--set: there is no recipe field 'epoch'; did you mean 'epochs'? see data-to-model recipes"),
-        ("lr=1e-3", "--set: there is no recipe field 'lr'; did you mean 'learning_rate'? see data-to-model recipes"),
         ("nosuch=1", "--set: there is no recipe field 'nosuch'; the fields are source, image_size, "),
         ("optimizer=adam", "--set: optimizer must be one of adamw, sgd, got 'adam'"),
         ("momentum=0.8", "--set: momentum needs optimizer=sgd, got 0.8 with optimizer=adamw; add --set optimizer=sgd"),
@@ -56,7 +50,6 @@ def recipe() -> Recipe:
             "--set: start must be random, pretrained, champion, champion:NAME or a .safetensors file, got "
             "'weights.pth'; save a state_dict by safetensors.torch.save_file",
         ),
-        ("epochs", "--set must be field=value, got 'epochs'"),
     ],
 )
 def test_bad_setting_is_refused_by_field_value_and_what_is_allowed(recipe: Recipe, setting: str, message: str) -> None:
@@ -122,8 +115,8 @@ def test_settings_are_converted_to_the_types_of_their_fields(
 ) -> None:
     changed = recipes.override(recipe, [setting])
     field = setting.partition("=")[0].rpartition(".")[2].replace("-", "_")
-    found = getattr(operator.attrgetter(groups)(changed), field)
-    assert found == value and type(found) is type(value)
+    converted = getattr(operator.attrgetter(groups)(changed), field)
+    assert converted == value and type(converted) is type(value)
 
 
 @pytest.mark.parametrize("settings", [["optimizer=sgd", "momentum=0.8"], ["momentum=0.8", "optimizer=sgd"]])
@@ -147,11 +140,6 @@ def test_every_recipe_is_named_as_it_is_called_and_survives_json_and_its_changes
     recipe = recipes.load(name)
     assert recipe.name == name and recipes.changes(recipe) == {}
     assert recipes.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-
-
-def test_unknown_recipe_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="recipe must be one of .*mnist-resnet18.*, got 'nosuch'"):
-        recipes.load("nosuch")
 
 
 @pytest.mark.parametrize(

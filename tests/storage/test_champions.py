@@ -110,10 +110,3 @@ def test_rollback_to_a_damaged_or_missing_checkpoint_is_refused(root: Root) -> N
     with pytest.raises(ValueError, match="does not exist any more"):
         champions.rollback(root, DATA)
     assert registry.champion(root, DATA) == second.checkpoint
-
-
-def test_unknown_data_set_is_refused_with_those_that_there_are(root: Root) -> None:
-    results.decide(root, results.run(root, "model"))
-    for data in ("letters", "..", "digits/000001.json"):
-        with pytest.raises(ValueError, match="registered model: .*there are decisions on digits"):
-            champions.decisions(root, data)

@@ -137,11 +137,3 @@ class TestWhole:
         files.put(self.entry(root, 1), change(first, second))
         with pytest.raises(Damaged, match=f"registry/mnist/000001.json {message}"):
             registry.history(root, "mnist")
-
-
-def test_invalid_name_of_a_registered_model_is_refused(tmp_path: Path) -> None:
-    for name in ("..", "a/b", "Mnist"):
-        with pytest.raises(ValueError, match="registered model must be 1 to 64 of a-z, 0-9 and '-', got"):
-            registry.latest(Root(str(tmp_path)), name)
-        with pytest.raises(ValueError, match="registered model must be"):
-            registry.append(Root(str(tmp_path)), name, decision(1))

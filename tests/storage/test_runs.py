@@ -55,18 +55,6 @@ def test_runs_have_their_changes_metrics_decision_and_times(root: Root, three: l
     ]
 
 
-def test_what_cannot_be_listed_is_refused_with_the_next_step(root: Root, ask: Ask) -> None:
-    commit_run(root, 1)
-    messages = {
-        "ls runs raw": "kind: runs cannot be listed with raw; list it alone",
-        "ls runs --html .": "--html must be a file, got the folder .; add a name",
-        "ls --html runs.html": "--html is only for runs; use: ls runs",
-    }
-    for words, message in messages.items():
-        answer = ask(*words.split(), "--storage", root)
-        assert (answer.code, answer.out) == (2, []) and message in answer.err[0]
-
-
 def test_damaged_report_and_registry_are_named_and_the_rest_is_listed(root: Root, three: list[URI], ask: Ask) -> None:
     files.put(three[0].child(manifest.NAME), b"garbage")
     files.put(root.child("registry/digits/000003.json"), b"garbage")
