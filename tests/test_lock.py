@@ -1,11 +1,7 @@
 """requirements.lock fits what Prefect and Ray say about the libraries below them."""
 
 import re
-import shutil
-import subprocess
-import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -32,18 +28,6 @@ def test_pinned_versions_are_in_the_ranges_that_the_packages_above_declare(packa
             assert needed.specifier.contains(pins[canonicalize_name(needed.name)]), text
             compared += 1
     assert compared > 5
-
-
-def test_uv_leaves_the_environment_alone(tmp_path: Path) -> None:
-    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
-    synced = subprocess.run(
-        [sys.executable, "-m", "uv", "sync", "--offline"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert (
-        synced.returncode
-        and "unmanaged" in synced.stderr
-        and [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
-    )
 
 
 def test_every_pin_has_the_hashes_of_its_files_and_names_no_place() -> None:

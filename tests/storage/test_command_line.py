@@ -348,11 +348,3 @@ class TestProcess:
         answer = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert (answer.returncode, answer.stderr) == (0, "")
         assert "stray-\\udcff" in answer.stdout
-
-    def test_nothing_heavy_is_imported(self) -> None:
-        heavy = "{'ray', 'torch', 'prefect', 's3fs', 'rich.console', 'pyarrow'}"
-        program = f"import sys, flows.__main__; print(*{heavy} & set(sys.modules))"
-        answer = subprocess.run(
-            [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=True
-        )
-        assert answer.stdout.split() == []
