@@ -1,6 +1,5 @@
 """Test split for class folders without splits: a file's content decides, so that it never changes its split."""
 
-import base64
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -33,16 +32,16 @@ def with_splits(listed: Sequence[UserFile], *, fraction: float, sha256: Mapping[
     return sorted(placed, key=lambda file: (file.split, file.path))
 
 
-def of_groups(sha256: Mapping[str, str], encoded: Mapping[str, str]) -> dict[str, str]:
+def of_groups(sha256: Mapping[str, str], thumbnail: Mapping[str, bytes]) -> dict[str, str]:
     """Return for each path the SHA-256 of one image of its group of near duplicates: the one that ends lowest.
 
     The end, since the beginning decides the split: the lowest beginning would make large groups test rows.
 
     Args:
         sha256: SHA-256 of each file, hexadecimal.
-        encoded: Thumbnail of each file in base64, in the same order.
+        thumbnail: Thumbnail of each file, in the same order.
     """
-    array = np.frombuffer(b"".join(map(base64.b64decode, encoded.values())), np.uint8).reshape(-1, thumbnails.SIZE)
+    array = np.frombuffer(b"".join(thumbnail.values()), np.uint8).reshape(-1, thumbnails.SIZE)
     pairs, _ = thumbnails.find_pairs(thumbnails.hashes(array), lambda rows: array[rows])
     by_end, number = np.unique([digest[::-1] for digest in sha256.values()], return_inverse=True)
     chosen = by_end[thumbnails.groups(number[pairs], len(by_end))][number]

@@ -15,7 +15,7 @@ from storage import files, tables
 from storage.manifest import File
 from tasks.images import class_names, user_files
 from tasks.images.class_names import FileLabels
-from tasks.images.pieces import Piece, Work
+from tasks.images.pieces import Piece, Work, Written
 from tasks.images.user_files import finish as finish
 from tasks.learning import images
 from tasks.stages import IngestSpec, UserFile
@@ -54,42 +54,44 @@ class Opened:
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
     """List every file, since only the file itself contains its number of rows and its labels."""
-    return [{"file": file._asdict()} for file in user_files.listed(spec)]
+    return [Piece(files=[file]) for file in user_files.listed(spec)]
 
 
-def survey(piece: Piece, spec: IngestSpec) -> Piece:
+def survey(piece: Piece, spec: IngestSpec) -> FileLabels:
     """Count the rows of one file and list its labels."""
-    file = UserFile(**piece["file"])
+    (file,) = piece.files
     with _opened(spec, file) as (source, _):
         if spec.is_new:  # the classes are the model's, so the file's labels are not needed
-            return {"rows": source.file.metadata.num_rows}
-        return dataclasses.asdict(read_labels(source, file))
+            rows = source.file.metadata.num_rows
+            return FileLabels(path=file.path, split=file.split, rows=rows, names=None, counts={})
+        return read_labels(source, file)
 
 
-def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
+def plan(spec: IngestSpec, surveyed: Sequence[FileLabels]) -> Work:
     """Assign to each file the number of its first part and the id of its first row in its split."""
     first, part = Counter[str](), Counter[str]()
-    shape, planned = user_files.shape_of(spec), []
-    for file, survey in zip(user_files.listed(spec), surveyed, strict=True):
-        parts = images.num_parts(survey["rows"], shape) if survey["rows"] else 0
-        begin = {"first": first[file.split], "part": part[file.split]}
-        planned.append({"file": file._asdict(), "parts": parts, "rows": survey["rows"], **begin})
-        first[file.split] += survey["rows"]
-        part[file.split] += parts
+    shape, planned = user_files.shape_of(spec), list[Piece]()
+    for file, labels in zip(user_files.listed(spec), surveyed, strict=True):
+        split, rows = file.split, labels.rows
+        parts = images.num_parts(rows, shape) if rows else 0
+        numbers = {"first": first[split], "part": part[split], "num_parts": parts}
+        planned.append(Piece(files=[file], split=split, rows=rows, **numbers))
+        first[split] += rows
+        part[split] += parts
     if spec.is_new:
         return Work(shape=shape, classes=tuple(spec.classes), pieces=planned)
-    labels = [FileLabels(**survey) for survey in surveyed]
-    classes = class_names.of_files(labels)
-    return Work(shape=shape, classes=classes, pieces=planned, labels=class_names.where(spec.labels, labels, classes))
+    classes = class_names.of_files(surveyed)
+    where = class_names.where(spec.labels, surveyed, classes)
+    return Work(shape=shape, classes=classes, pieces=planned, labels=where)
 
 
-def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
+def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Written:
     """Write the parts of one file, with one part in memory at a time."""
-    file = UserFile(**piece["file"])
+    (file,) = piece.files
     parts: list[File] = []
     labels: list[int | None] = []
     problems: dict[str, str] = {}
-    bounds = images.part_bounds(piece["rows"], piece["parts"]) if piece["parts"] else []
+    bounds = images.part_bounds(piece.rows, piece.num_parts) if piece.num_parts else []
     with _opened(spec, file) as (source, digest):
         for index, ((start, _), table) in enumerate(zip(bounds, ranges(source, bounds), strict=True)):
             contents = (row["bytes"] if isinstance(row, dict) else row for row in table[_IMAGE].to_pylist())
@@ -98,11 +100,12 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
             its = class_names.numbers(its, source.declared(), classes)
             if spec.is_new:
                 its = [None if label not in range(len(classes)) else label for label in its]
-            place = {"split": file.split, "index": piece["part"] + index, "first": piece["first"] + start}
-            parts += user_files.write_part(spec, [image for image, _ in rows], its, classes, **place)
+            decoded, first = [image for image, _ in rows], piece.first + start
+            part = piece.part + index
+            parts += user_files.write_part(spec, decoded, its, classes, split=file.split, index=part, first=first)
             labels += its
             problems |= {f"{file.path} row {start + row}": why for row, (_, why) in enumerate(rows) if why}
-    facts = {"split": file.split, "first_id": piece["first"], "rows": piece["rows"], "path": file.path}
+    facts = {"split": file.split, "first_id": piece.first, "rows": piece.rows, "path": file.path}
     facts |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
     facts |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
     return user_files.written(file.split, parts, labels, [facts], problems)

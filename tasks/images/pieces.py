@@ -1,15 +1,45 @@
-"""Interface of a source of images to the ingest job, and the descriptions of pieces of work."""
+"""Interface of a source of images to the ingest job, and the pieces of its work; any process of a cluster does them."""
 
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
 
 from storage.manifest import File
-from tasks.stages import IngestSpec
+from tasks.stages import IngestSpec, UserFile
 
-Piece = dict[str, Any]
-"""Piece of work, or its result, as JSON values: on a cluster it goes to another process and back."""
+Survey = TypeVar("Survey")
+"""What a source finds in one piece before rows can be numbered."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Some files of one split; their rows become parts of their own."""
+
+    files: Sequence[UserFile] = ()
+    split: str = ""
+    rows: int = 0
+    """Rows of all files; 0 if unknown."""
+    first: int = 0
+    """Id of the first row in its split."""
+    part: int = 0
+    """Number of the first part in its split."""
+    num_parts: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Written:
+    """The result of a piece."""
+
+    parts: Sequence[File]
+    labels: dict[str, Counter[int]]
+    """How often each split has each label."""
+    sources: pa.Table = None
+    """What is known of each of the user's files, with the columns of `user_files.COLUMNS`."""
+    unreadable: Sequence[str] = ()
+    """The first images that could not be read, and why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,40 +51,34 @@ class Work:
     classes: tuple[str, ...]
     """Name of each label, from 0."""
     pieces: Sequence[Piece]
-    """Independent pieces in the order of their parts; each has `rows`, 0 if unknown."""
+    """Independent pieces in the order of their parts."""
     labels: str = ""
     """Where the labels of the user's own files were read from, in words."""
 
 
-class Source(Protocol):
+class Source(Protocol[Survey]):
     """One kind of source, implemented by a module of this package."""
 
     def to_survey(self, spec: IngestSpec) -> list[Piece]:
         """List the pieces to survey before rows can be numbered; empty if the rows are known."""
 
-    def survey(self, piece: Piece, spec: IngestSpec) -> Piece:
-        """Count the rows of one piece; may run on another node."""
+    def survey(self, piece: Piece, spec: IngestSpec) -> Survey:
+        """Look into the files of one piece; may run on another node."""
 
-    def plan(self, spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
+    def plan(self, spec: IngestSpec, surveyed: Sequence[Survey]) -> Work:
         """Divide the work, given what `survey` found of each piece that `to_survey` listed."""
 
-    def make(self, piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
-        """Write the parts of one piece and return the result of `written`; may run on another node."""
+    def make(self, piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Written:
+        """Write the parts of one piece; may run on another node."""
 
-    def finish(self, spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
+    def finish(self, spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], dict[str, Any]]:
         """Write the files beside the parts; return them, and the source's entries for the manifest's statistics."""
 
 
-def written(parts: Sequence[File], labels: dict[str, Counter[int]], **more: Any) -> Piece:
-    """Describe a written piece: its parts, how often each split has each label, and the source's own entries."""
-    counted = {split: {str(label): count for label, count in counts.items()} for split, counts in labels.items()}
-    return {"parts": [part.model_dump() for part in parts], "labels": counted, **more}
-
-
-def class_counts(done: Sequence[Piece], classes: Sequence[str]) -> dict[str, dict[str, int]]:
+def class_counts(done: Sequence[Written], classes: Sequence[str]) -> dict[str, dict[str, int]]:
     """Count the rows of each class in each split; rows with other labels are not counted (preprocess drops them)."""
-    total: dict[str, Counter[str]] = {}
+    total: dict[str, Counter[int]] = {}
     for piece in done:
-        for split, labels in piece["labels"].items():
+        for split, labels in piece.labels.items():
             total.setdefault(split, Counter()).update(labels)
-    return {split: {name: counts[str(label)] for label, name in enumerate(classes)} for split, counts in total.items()}
+    return {split: {name: counts[label] for label, name in enumerate(classes)} for split, counts in total.items()}

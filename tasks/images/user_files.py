@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage import commits, files, s3, tables
 from storage.manifest import File
 from storage.uri import URI
-from tasks.images import pieces, row_tables, thumbnail_parts
-from tasks.images.pieces import Piece
+from tasks.images import row_tables, thumbnail_parts
+from tasks.images.pieces import Written
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
 from tasks.learning.recipe import MAX_MEGAPIXELS
 from tasks.stages import IngestSpec, UserFile, read_digested, write_digested
 
-COLUMNS = (*row_tables.SCHEMA.names, "unreadable")
-"""What is known of each file, in the order in which pieces have it: as values without names, since there may be a
-million files."""
+COLUMNS = row_tables.SCHEMA.append(pa.field("unreadable", pa.int64()))
+"""What is known of each file while it is ingested."""
 _SHOWN = 20
 """Most unreadable images in the manifest's statistics; the table of sources names all files with such images."""
 
@@ -113,32 +113,32 @@ def written(
     labels: Sequence[int | None],
     sources: Sequence[dict[str, Any]],
     problems: Mapping[str, str],
-) -> Piece:
+) -> Written:
     """Describe a written piece: its parts, labels and files, and the `problems` of unreadable images by name."""
-    return pieces.written(
-        sorted(parts, key=lambda part: part.split is None),  # thumbnails last
-        {split: Counter(label for label in labels if label is not None)},
-        sources=[[source[name] for name in COLUMNS] for source in sources],
+    return Written(
+        parts=sorted(parts, key=lambda part: part.split is None),  # thumbnails last
+        labels={split: Counter(label for label in labels if label is not None)},
+        sources=pa.Table.from_pylist(sources, schema=COLUMNS),
         unreadable=[f"{name} ({problem})" for name, problem in itertools.islice(problems.items(), _SHOWN)],
     )
 
 
-def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
+def finish(spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], dict[str, Any]]:
     """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be predicted."""
-    columns = {name: [row[at] for piece in done for row in piece["sources"]] for at, name in enumerate(COLUMNS)}
-    named = [name for piece in done for name in piece["unreadable"]][:_SHOWN]
-    if spec.is_new and sum(columns["unreadable"]) == sum(columns["rows"]):  # training refuses far fewer
+    sources = pa.concat_tables([piece.sources for piece in done]).combine_chunks()
+    unreadable, rows = (pc.sum(sources[name]).as_py() or 0 for name in ("unreadable", "rows"))
+    named = [name for piece in done for name in piece.unreadable][:_SHOWN]
+    if spec.is_new and unreadable == rows:  # training refuses far fewer
         first = next(iter(named), "there are no images")
         raise ValueError(f"no image in {spec.source} could be read (first: {first}); use files of a supported format")
     sink = io.BytesIO()
-    sources = pa.table({name: columns[name] for name in row_tables.SCHEMA.names}, schema=row_tables.SCHEMA)
-    pq.write_table(sources, sink, compression="zstd")
+    pq.write_table(sources.select(row_tables.SCHEMA.names), sink, compression="zstd")
     table = commits.write_file(spec.target, f"{row_tables.SOURCES}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
     statistics = {
         "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
         "left_out": spec.left_out,
-        "unreadable": {"count": sum(columns["unreadable"]), "named": named},
+        "unreadable": {"count": unreadable, "named": named},
         "notice": None,
     }
     return [table], statistics

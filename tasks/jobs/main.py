@@ -20,7 +20,7 @@ from tasks.jobs.events import ERROR
 from tasks.stages import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
 
 if TYPE_CHECKING:
-    from tasks.jobs.backends.base import StageBackend
+    from tasks.jobs.local_data import LocalData
 
 _SPECS: dict[str, type[JobSpec]] = {
     "ingest": IngestSpec,
@@ -56,7 +56,7 @@ def _work_on_ray(spec: JobSpec) -> None:
     with gc_paused():  # a run without Ray needs none of these imports
         import ray
 
-        from tasks.jobs.backends.ray import RayBackend, configure
+        from tasks.jobs.ray_data import RayData, configure
         from tasks.resources import scaling
 
     address = os.environ.get("RAY_ADDRESS", "local")
@@ -70,26 +70,26 @@ def _work_on_ray(spec: JobSpec) -> None:
     if spec.threads is None and not scaling.cpus(scaling.nodes()):
         missing = "a stage needs 1 CPU, but no node of this cluster has any; add a node"
         scaling.await_nodes([{"CPU": 1}], missing, limit_s=spec.stall_s, on_wait=events.write_line)
-    _work(spec, RayBackend(threads=spec.threads))
+    _work(spec, RayData(threads=spec.threads))
     time.sleep(0.2)  # for the last lines that workers print: Ray collects them ten times a second
     ray.shutdown()  # else the interpreter does this as it exits, half a second later
 
 
 def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
     """Run the job of `spec` in this process; send its lines to `tell`, and let its errors pass unchanged."""
-    from tasks.jobs.backends.base import StageBackend  # imports pyarrow
+    from tasks.jobs.local_data import LocalData  # imports pyarrow
 
     with events.redirect_lines(tell), deadline(spec.deadline_s):
-        _work(spec, StageBackend())
+        _work(spec, LocalData())
 
 
-def _work(spec: JobSpec, backend: "StageBackend") -> None:
+def _work(spec: JobSpec, data: "LocalData") -> None:
     """Run the work of `spec`, unless another job has done it; import only what this kind of job needs."""
     if manifest.is_committed(spec.target):
         return
     failpoint("job", spec.target)
     if isinstance(spec, TrainSpec):
-        backend.train(spec)
+        importlib.import_module(f"tasks.jobs.train.{'job' if data.is_ray else 'single_process'}").run(spec)
         return
     stage = next(name for name, kind in _SPECS.items() if isinstance(spec, kind))
-    importlib.import_module(f"tasks.jobs.{stage}.job").run(spec, backend)
+    importlib.import_module(f"tasks.jobs.{stage}.job").run(spec, data)

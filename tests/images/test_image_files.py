@@ -6,8 +6,8 @@ import pytest
 from storage import files, manifest, tables
 from storage.uri import Root
 from tasks.images import row_tables
-from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.ingest import job
+from tasks.jobs.local_data import LocalData
 from tasks.learning import images
 from tasks.stages import IngestSpec
 from tests.image_folder import encoded
@@ -28,7 +28,7 @@ def spec(root: Root) -> IngestSpec:
 
 
 def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec: IngestSpec) -> None:
-    job.run(spec, StageBackend())
+    job.run(spec, LocalData())
     made, rows = manifest.load(spec.target), tables.read_split(spec.target, "train")
     assert rows["id"].to_pylist() == list(range(6)) and rows["label"].to_pylist() == [0, 1, 1, 1, 1, 1]
     assert rows["image"].is_null().to_pylist() == [False, False, True, False, False, False]
@@ -50,7 +50,7 @@ def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec:
 def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: IngestSpec) -> None:
     files.put(spec.source.child("train/pear/1.gif"), b"longer than" + encoded(9, 1, "GIF"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
-        job.run(spec, StageBackend())
+        job.run(spec, LocalData())
     files.remove(spec.source.child("train/pear/1.gif"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
-        job.run(spec, StageBackend())
+        job.run(spec, LocalData())

@@ -15,8 +15,8 @@ import pytest
 from storage import error_policy, files, manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.images import parquet_files
-from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.ingest import job
+from tasks.jobs.local_data import LocalData
 from tasks.jobs.preprocess import job as preprocess
 from tasks.learning import images
 from tests.image_folder import encoded
@@ -47,7 +47,7 @@ def ingested(folder: Path, contents: Mapping[str, bytes]) -> DatasetURI:
     for path, content in contents.items():
         files.put(root.child(f"pets/{path}"), content)
     spec = jobs.to_ingest(root, root.child("pets"))
-    job.run(spec, StageBackend())
+    job.run(spec, LocalData())
     return spec.target
 
 
@@ -135,7 +135,7 @@ def test_rows_without_a_label_become_no_class_and_are_left_out_counted_and_named
     )
     assert len(classes_of(raw)) == 2
     spec = jobs.to_prepare(Root(str(tmp_path)), raw, max_quarantined=0.2)
-    preprocess.run(spec, StageBackend())
+    preprocess.run(spec, LocalData())
     statistics = manifest.load(spec.target).statistics
     assert statistics["quarantined"] == {"label is missing": 3}
     assert statistics["quarantined_files"] == [

@@ -28,7 +28,7 @@ _POOL = """
 import json, os, sys, time
 import ray
 from pathlib import Path
-from tasks.jobs.backends.ray import RayBackend, configure
+from tasks.jobs.ray_data import RayData, configure
 from tasks.stages import PredictSpec
 
 called = Path(sys.argv[2])
@@ -37,19 +37,20 @@ class Actor:
     def __init__(self, *, spec, threads, sharing, device):
         self.found = {"threads": threads, "sharing": sharing, "device": device, "pid": os.getpid()}
 
-    def __call__(self, batch):
+    def __call__(self, row):
         (called / str(os.getpid())).touch()
         while len(list(called.iterdir())) < 4:  # none may take the parts of those that start later
             time.sleep(0.05)
         held = ray.get_runtime_context().get_accelerator_ids()["GPU"]
         found = self.found | {"held": held, "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
-        return {"found": [json.dumps(found)] * len(batch["index"])}
+        return {"item": found}
 
 ray.init(logging_level="WARNING")
 configure(max_cpus=None)
 spec = PredictSpec.model_validate_json(sys.argv[1])
-rows = RayBackend(threads=None).pool(Actor, [{"index": index} for index in range(40)], spec)
-print(json.dumps([json.loads(row["found"]) for row in rows]))
+data = RayData(threads=None)
+rows = data.from_items(list(range(40))).map(Actor, **data.actor_pool(spec, most=40)).iter_rows()
+print(json.dumps([row["item"] for row in rows]))
 """
 _TRAIN = """
 import json, os, sys, time
@@ -57,7 +58,8 @@ import ray
 from pathlib import Path
 from ray.train.torch import TorchConfig
 from tasks.stages import TrainSpec
-from tasks.jobs.train import checked_gpus, job
+from tasks.jobs import checked_gpus
+from tasks.jobs.train import job
 
 def on_one_rank(config):
     import ray.train

@@ -13,9 +13,9 @@ from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinato
 
 from storage import manifest
 from storage.uri import URI, DatasetURI, Root
-from tasks.jobs.backends import ray as on_ray
-from tasks.jobs.backends.ray import RayBackend
+from tasks.jobs.ingest import job as ingest
 from tasks.jobs.preprocess import job as preprocess
+from tasks.jobs.ray_data import RayData, configure
 from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning.loop import Loader
@@ -42,7 +42,7 @@ def local_ray(s3: Server) -> Iterator[None]:
             ray.init(address="local", num_cpus=2, **options)
             # What would else point to this Ray after its end.
             patch.setattr(coordinator, "get_or_create_autoscaling_coordinator", None)
-            on_ray.configure(max_cpus=2)
+            configure(max_cpus=2)
             yield
             ray.shutdown()
     finally:
@@ -58,10 +58,21 @@ def photos(tmp_path_factory: pytest.TempPathFactory, s3: Server) -> DatasetURI:
     return spec.target
 
 
+@pytest.mark.parametrize("changes", [{"store": "files"}, {"test_fraction": 0.4, "group": "near-duplicates"}])
+def test_what_is_ingested_is_the_same_to_the_byte(tmp_path: Path, changes: dict[str, Any]) -> None:
+    photos = URI(str(write_folder(tmp_path / "photos") / ("train" if "group" in changes else "")))
+    with_ray, without = (raw.to_ingest(Root(f"{tmp_path}/{name}"), photos, **changes) for name in ("ray", "here"))
+    ingest.run(with_ray, RayData(threads=2))
+    raw.run(without)
+    ours, theirs = (manifest.load(spec.target) for spec in (with_ray, without))
+    assert ours.files == theirs.files and ours.rows > 70
+    assert ours.statistics | {"seconds": 0} == theirs.statistics | {"seconds": 0}
+
+
 def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
-    preprocess.run(spec, RayBackend(threads=2))
+    preprocess.run(spec, RayData(threads=2))
     with_ray, without = manifest.load(spec.target), manifest.load(prepared)
     assert with_ray.files == without.files
     splits = {file.split for file in without.files}

@@ -11,7 +11,7 @@ import pytest
 from storage import commits, manifest, tables
 from storage.manifest import Manifest
 from storage.uri import DatasetURI, Root
-from tasks.jobs.backends.base import StageBackend
+from tasks.jobs.local_data import LocalData
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.preprocess.job import exact_sums
 from tasks.learning import images
@@ -58,7 +58,7 @@ def prepare(
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
     preprocess.run(
         PreprocessSpec(storage=Root(str(folder)), deadline_s=600, source=raw, target=prepared, parameters=parameters),
-        StageBackend(),
+        LocalData(),
     )
     return manifest.load(prepared)
 

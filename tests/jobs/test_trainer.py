@@ -4,7 +4,7 @@ import pytest
 from ray.train import ScalingConfig
 from ray.train.torch import TorchConfig
 
-from tasks.jobs.backends.tuned.trainer import LeanTrainer
+from tasks.jobs.tuned.trainer import LeanTrainer
 
 
 def lean(*, workers: int, use_gpu: bool = False) -> LeanTrainer:

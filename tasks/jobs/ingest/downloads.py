@@ -12,8 +12,7 @@ import numpy as np
 from storage import files, manifest, tables
 from storage.manifest import File
 from storage.uri import DatasetURI
-from tasks.images import pieces
-from tasks.images.pieces import Piece, Work
+from tasks.images.pieces import Piece, Work, Written
 from tasks.jobs import events
 from tasks.learning import images, sources
 from tasks.learning.sources import Source, Split
@@ -25,18 +24,17 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
     return []
 
 
-def survey(piece: Piece, spec: IngestSpec) -> Piece:
-    """Return nothing, as there is nothing to survey."""
-    return {}
+def survey(piece: Piece, spec: IngestSpec) -> None:
+    """Do nothing, as there is nothing to survey."""
 
 
-def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
+def plan(spec: IngestSpec, surveyed: Sequence[None]) -> Work:
     """Return one piece for all rows."""
     source = _source(spec)
-    return Work(shape=source.image_shape, classes=source.classes, pieces=[{"rows": 0}])
+    return Work(shape=source.image_shape, classes=source.classes, pieces=[Piece()])
 
 
-def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
+def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Written:
     """Write the parts of each split."""
     source = _source(spec)
     parts: list[File] = []
@@ -45,10 +43,10 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
         for split in source.read(folder):
             parts += write_split(source, spec.target, split)
             labels[split.name] = Counter(split.labels.tolist())
-    return pieces.written(parts, labels)
+    return Written(parts=parts, labels=labels)
 
 
-def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
+def finish(spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], dict[str, Any]]:
     """Return the source and notice of the files from their manifest; write nothing more."""
     downloaded = manifest.load(spec.source)
     return [], {"sources": downloaded.statistics["sources"], "notice": _source(spec).notice}

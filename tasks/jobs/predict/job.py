@@ -1,15 +1,14 @@
 """The predict job: a pool of workers takes the parts of a dataset; each input part gives one prediction part."""
 
 import collections
+import dataclasses
 import functools
 import itertools
-import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from storage import commits, files, manifest, tables
@@ -17,7 +16,7 @@ from storage.manifest import File
 from storage.process import gc_paused
 from tasks.images import row_tables
 from tasks.jobs import events
-from tasks.jobs.backends.base import StageBackend
+from tasks.jobs.local_data import LocalData, Row
 from tasks.learning import hardware, images, user_code
 from tasks.resources import devices, scaling
 from tasks.stages import PredictSpec
@@ -32,7 +31,7 @@ _BYTES_PER_ROW = 28
 """Bytes of id, label, prediction and its probability; the probability of each class takes four more."""
 
 
-def run(spec: PredictSpec, backend: StageBackend) -> None:
+def run(spec: PredictSpec, data: LocalData) -> None:
     """Commit predictions with exactly one row per input row; reuse parts of earlier attempts after a check.
 
     Prediction and probabilities are null for a row without an image, which raw datasets may have.
@@ -55,42 +54,61 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
     total = sum(file.rows or 0 for file in entries)
     files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model["classes"])))
     number_in_split = collections.defaultdict[str | None, Iterator[int]](itertools.count)
-    work = [{"index": next(number_in_split[file.split]), "file": file.model_dump_json()} for file in entries]
-    done: list[dict[str, Any]] = []
-    for row in backend.pool(Predictor, work, spec):
-        done.append(row)
-        events.progress("rows predicted", sum(row["rows"] for row in done), total)
-    done.sort(key=lambda row: (row["split"], row["index"]))
-    written = [File.model_validate_json(row["file"]) for row in done]
-    counts = sum((collections.Counter(json.loads(row["counts"])) for row in done), collections.Counter[str]())
-    parts = list(dict.fromkeys(row["hardware"] for row in done))
-    assert sum(file.rows or 0 for file in written) == total and len(written) == len(entries), (
-        "a row was lost on the way"
-    )
+    parts = [Part(number=next(number_in_split[file.split]), file=file) for file in entries]
+    predicted = data.from_items(parts).map(Predictor, **data.actor_pool(spec, most=len(parts)))
+    done: list[Predicted] = []
+    for row in predicted.iter_rows():
+        done.append(row["item"])
+        events.progress("rows predicted", sum(part.rows for part in done), total)
+    done.sort(key=lambda part: (str(part.file.split), part.number))
+    counts = sum((part.counts for part in done), collections.Counter[int]())
+    assert sum(part.rows for part in done) == total and len(done) == len(entries), "a row was lost on the way"
     commits.commit(
         spec.target,
         kind="predictions",
         parents={"checkpoint": trained.as_parent(spec.model), "dataset": source.as_parent(spec.source)},
         parameters={"split": spec.split},
-        listed=written,
+        listed=[part.file for part in done],
         schema=tables.describe(_schema(model["classes"], labelled="label" in source.columns["columns"], named=named)),
         statistics={
             "notice": source.statistics.get("notice"),
-            "predicted": {name: counts[str(number)] for number, name in enumerate(model["classes"])},
+            "predicted": {name: counts[number] for number, name in enumerate(model["classes"])},
             "unpredicted": total - counts.total(),
             "temperature": model["temperature"],
-            "reused_parts": sum(bool(row["reused"]) for row in done),
+            "reused_parts": sum(part.is_reused for part in done),
             "seconds": time.monotonic() - started,
-            **hardware.recorded(parts),
+            **hardware.recorded(list(dict.fromkeys(part.hardware for part in done))),
         },
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part to predict."""
+
+    number: int
+    """Number in its split."""
+    file: File
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """The predictions of a part."""
+
+    number: int
+    file: File
+    rows: int
+    counts: collections.Counter[int]
+    """Rows of each predicted class, by its number."""
+    hardware: str
+    is_reused: bool
 
 
 class Predictor:
     """One worker of the pool: holds the model and writes the prediction part of each input part that it is given."""
 
-    def __init__(self, *, spec: str, threads: int, sharing: int, device: str) -> None:
-        self.spec = PredictSpec.model_validate_json(spec)
+    def __init__(self, *, spec: PredictSpec, threads: int, sharing: int, device: str) -> None:
+        self.spec = spec
         self._device, self._threads = device, scaling.threads_here(threads, sharing=sharing)
         self.origins = row_tables.table_of(self.spec.source)
         self._there: dict[str, list[str]] = {}
@@ -111,42 +129,40 @@ class Predictor:
             with user_code.wrap_user_errors():
                 return Inference(self.spec.model, threads=self._threads, device=device)
 
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
-        parts = zip(batch["index"], batch["file"], strict=True)
-        rows = [self.part(index=int(index), file=str(file)) for index, file in parts]
-        return {name: [row[name] for row in rows] for name in rows[0]}
-
-    def part(self, *, index: int, file: str) -> dict[str, Any]:
-        """Predict the rows of the part with the entry `file`, number `index` of its split, or reuse earlier work."""
-        source = File.model_validate_json(file)
-        split = source.split or "all"
+    def __call__(self, row: Row) -> Row:
+        """Predict the rows of the `Part` in column `item`, or reuse earlier work."""
+        part: Part = row["item"]
+        split = part.file.split or "all"
         with self._turn:
             _ = self.inference
-        output, predicted = self._find(split, index, source) or (None, self._predict(source))
-        reused = output is not None
-        output = output or tables.write_part(self.spec.target, predicted, split=split, index=index)
-        counts = dict(collections.Counter(predicted["prediction"].drop_null().to_pylist()))
-        used = predicted.schema.metadata[_HARDWARE_KEY].decode()
-        entry = {"file": output.model_dump_json(), "split": split, "index": index, "rows": output.rows}
-        return entry | {"reused": reused, "hardware": used, "counts": json.dumps(counts)}
+        output, predicted = self._find(split, part) or (None, self._predict(part.file))
+        done = Predicted(
+            number=part.number,
+            file=output or tables.write_part(self.spec.target, predicted, split=split, index=part.number),
+            rows=len(predicted),
+            counts=collections.Counter(predicted["prediction"].drop_null().to_pylist()),
+            hardware=predicted.schema.metadata[_HARDWARE_KEY].decode(),
+            is_reused=output is not None,
+        )
+        return {"item": done}
 
-    def _find(self, split: str, index: int, source: File) -> tuple[File, pa.Table] | None:
-        """Return a complete prediction part that an earlier attempt made of `source`, on whatever hardware.
+    def _find(self, split: str, part: Part) -> tuple[File, pa.Table] | None:
+        """Return a complete prediction part that an earlier attempt made of `part`, on whatever hardware.
 
         A part's name holds a digest of its content, which is verified; its metadata say what it was made from.
         """
-        target = self.spec.target
+        target, source = self.spec.target, part.file
         if split not in self._there:
             self._there[split] = files.children(target.child(split))
         origin = (source.sha256.encode(), self.inference.identity.encode())
-        for name in (name for name in self._there[split] if name.startswith(f"part-{index:05d}-")):
+        for name in (name for name in self._there[split] if name.startswith(f"part-{part.number:05d}-")):
             file = tables.entry(target, f"{split}/{name}", split=split)
             if file is None or file.rows != source.rows:
                 continue
-            part = tables.read_part(target, file, columns=["prediction"])
-            made_from = part.schema.metadata or {}
+            predicted = tables.read_part(target, file, columns=["prediction"])
+            made_from = predicted.schema.metadata or {}
             if (made_from.get(_INPUT_KEY), made_from.get(_MODEL_KEY)) == origin:
-                return file, part
+                return file, predicted
         return None
 
     def _predict(self, source: File) -> pa.Table:

@@ -14,7 +14,7 @@ from storage.manifest import Manifest
 from storage.uri import DatasetURI
 from tasks.images import row_tables
 from tasks.jobs import events
-from tasks.jobs.backends.base import StageBackend
+from tasks.jobs.local_data import LocalData
 from tasks.learning import images
 
 SPLITS = ("train", "test")
@@ -29,7 +29,7 @@ _FILES_IN_MESSAGE = 5
 """Most files in a message."""
 
 
-def check_rows(uri: DatasetURI, raw: Manifest, *, num_classes: int, backend: StageBackend) -> pd.DataFrame:
+def check_rows(uri: DatasetURI, raw: Manifest, *, num_classes: int, data: LocalData) -> pd.DataFrame:
     """Return all rows, each with the reason if it is unusable; raise `ValueError` for an empty split.
 
     Columns: source, row (number in its split), id, label, digest (of the image) and reason (empty if usable).
@@ -40,7 +40,10 @@ def check_rows(uri: DatasetURI, raw: Manifest, *, num_classes: int, backend: Sta
     frames: dict[str, list[pd.DataFrame]] = {split: [] for split in SPLITS}
     done, total = 0, sum(file.rows or 0 for split in SPLITS for file in raw.split(split))
     for number, split in enumerate(SPLITS):
-        for table in backend.map(uri, raw.split(split), _checked, num_classes=num_classes):
+        rows = data.read_parts(uri, raw.split(split)).map_batches(
+            _checked, batch_format="pyarrow", fn_kwargs={"num_classes": num_classes}
+        )
+        for table in rows.iter_batches(batch_format="pyarrow", batch_size=None, prefetch_batches=0):
             source = pd.Categorical.from_codes(np.full(len(table), number), categories=pd.Index(SPLITS))
             frames[split].append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=source))
             done += len(table)

@@ -1,6 +1,6 @@
 """The preprocess job: check every row, split, shuffle globally, and measure mean and deviation."""
 
-import json
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
 from tasks.images import row_tables
 from tasks.jobs import dataset_parts, events
-from tasks.jobs.backends.base import Row, StageBackend
+from tasks.jobs.local_data import LocalData
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.learning import images
@@ -29,7 +29,21 @@ _SUMMED_AT_ONCE = 2**18
 """Pixels per channel to hold as 32-bit copies at a time."""
 
 
-def run(spec: PreprocessSpec, backend: StageBackend) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part that has been written, with what is measured of its pixels."""
+
+    number: int
+    """Number over all splits."""
+    file: File
+    sums: np.ndarray
+    """Of each channel's pixels, uint64 (C,)."""
+    sums_of_squares: np.ndarray
+    digests: bytes
+    """Of its images, for `row_tables.write_digests`."""
+
+
+def run(spec: PreprocessSpec, data: LocalData) -> None:
     """Commit the prepared dataset: the same rows and bytes for any size of cluster and order of execution.
 
     Unusable rows are left out, counted by reason and listed in the split `quarantine`. Raises `ValueError` if too many
@@ -41,7 +55,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     store = images.store_of(raw.columns["metadata"])
     columns = images.schema(shape, classes, store=store)
     files.check_space(spec.target, needed=sum(file.size for file in raw.files))
-    checked = checks.check_rows(spec.source, raw, num_classes=len(classes), backend=backend)
+    checked = checks.check_rows(spec.source, raw, num_classes=len(classes), data=data)
     if "ingest" in raw.parameters:  # the user's own images; a published test split stays as it was published
         checks.leave_out_copies(checked)
     quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
@@ -59,10 +73,10 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
     placed = _number_parts(placed, raw)
-    written = _write(spec, raw, placed, columns, backend)
-    entries = [File.model_validate_json(row["file"]) for row in written]
+    parts = _shuffle_and_write(spec, raw, placed, columns, data)
+    entries = [part.file for part in parts]
     in_order = placed.sort_values("split", kind="stable")  # as the parts are
-    entries.append(row_tables.write_digests(spec.target, in_order, b"".join(row["digests"] for row in written)))
+    entries.append(row_tables.write_digests(spec.target, in_order, b"".join(part.digests for part in parts)))
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         entries.append(tables.write_part(spec.target, table, split="quarantine", index=0))
@@ -76,7 +90,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         listed=entries,
         schema=tables.describe(columns),
         statistics={
-            **_statistics(written, placed, quarantined, raw),
+            **_statistics(parts, placed, quarantined, raw),
             "split": split | {"group": group, "store": store},
             **({"fold_rows": fold_rows} if is_fold else {}),
             "test_rows_in_train": in_train,
@@ -173,38 +187,53 @@ def _number_parts(placed: pd.DataFrame, raw: Manifest) -> pd.DataFrame:
     return placed
 
 
-def _write(
-    spec: PreprocessSpec,
-    raw: Manifest,
-    placed: pd.DataFrame,
-    columns: pa.Schema,
-    backend: StageBackend,
-) -> list[Row]:
-    """Send every row to its part and write the parts; return per part, in order, its file (JSON), sums and digests."""
+def _shuffle_and_write(
+    spec: PreprocessSpec, raw: Manifest, placed: pd.DataFrame, columns: pa.Schema, data: LocalData
+) -> list[Part]:
+    """Send every row to its part and write the parts; return these in order."""
     firsts = placed.groupby("part")["split"].first()
     number_in_split = firsts.groupby(firsts).cumcount()
     targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
-    routes = []
-    for split in checks.SPLITS:
-        placed_rows, entries = placed.loc[placed["source"] == split, ["row", "part", "position"]], raw.split(split)
-        route = np.full((sum(file.rows or 0 for file in entries), 2), -1, dtype=np.int64)  # -1: the row is left out
-        route[placed_rows["row"].to_numpy()] = placed_rows[["part", "position"]].to_numpy()
-        routes.append((entries, route))
-    rows: list[Row] = []
-    for row in backend.regroup(
-        spec.source,
-        routes,
-        _write_part,
-        uri=spec.target,
-        targets=targets,
-        columns=columns,
-        image_shape=images.shape_of(raw.columns["metadata"]),
-    ):
-        rows.append(row)
-        events.progress("parts written", len(rows), len(targets), fraction=0.5 + len(rows) / len(targets) / 2)
-    rows.sort(key=lambda row: row["part"])
-    assert [row["part"] for row in rows] == sorted(targets), "a part was lost on the way"
-    return rows
+    first, *others = [
+        data.read_parts(spec.source, raw.split(split)).map_batches(
+            _route, batch_format="pyarrow", fn_kwargs={"routes": _routes(placed, split, rows=raw.num_rows(split))}
+        )
+        for split in checks.SPLITS
+    ]
+    shape = images.shape_of(raw.columns["metadata"])
+    written = (
+        first.union(*others)
+        .groupby("part", num_partitions=len(targets))
+        .map_groups(
+            _write_part,
+            batch_format="pyarrow",
+            fn_kwargs={"uri": spec.target, "targets": targets, "columns": columns, "image_shape": shape},
+        )
+    )
+    parts: list[Part] = []
+    for row in written.iter_rows():
+        parts.append(row["item"])
+        events.progress("parts written", len(parts), len(targets), fraction=0.5 + len(parts) / len(targets) / 2)
+    parts.sort(key=lambda part: part.number)
+    assert [part.number for part in parts] == sorted(targets), "a part was lost on the way"
+    return parts
+
+
+def _routes(placed: pd.DataFrame, source: str, *, rows: int) -> np.ndarray:
+    """Return the part and position of each row of a raw split, (rows, 2), int64; -1 for a row that is left out."""
+    chosen = placed.loc[placed["source"] == source, ["row", "part", "position"]]
+    routes = np.full((rows, 2), -1, dtype=np.int64)
+    routes[chosen["row"].to_numpy()] = chosen[["part", "position"]].to_numpy()
+    return routes
+
+
+def _route(table: pa.Table, *, routes: np.ndarray) -> pa.Table:
+    """Drop rows that are left out; replace column `row` by the columns `part` and `position`."""
+    target = routes[table["row"].to_numpy()]
+    keep = np.flatnonzero(target[:, 0] >= 0)
+    sent = table.drop_columns("row").take(keep).replace_schema_metadata(None)
+    part, position = target[keep].T
+    return sent.append_column("part", pa.array(part)).append_column("position", pa.array(position))
 
 
 def _write_part(
@@ -214,15 +243,16 @@ def _write_part(
     targets: dict[int, tuple[str, int]],
     columns: pa.Schema,
     image_shape: tuple[int, int, int],
-) -> pa.Table:
-    part = int(group["part"][0].as_py())
+) -> dict[str, list[Part]]:
+    """Write the rows of one part, which come in any order."""
+    number = int(group["part"][0].as_py())
     table = group.sort_by("position").select(columns.names).cast(columns).replace_schema_metadata(columns.metadata)
-    split, index = targets[part]
+    split, index = targets[number]
     file = tables.write_part(uri, table.combine_chunks(), split=split, index=index)
     pixels, _ = images.to_arrays(table, image_shape)
     sums, squares = exact_sums(pixels)
-    row = {"part": part, "file": file.model_dump_json(), "sum": sums.tolist(), "sum_of_squares": squares.tolist()}
-    return pa.Table.from_pylist([row | {"digests": row_tables.digests_of(pixels)}])
+    digests = row_tables.digests_of(pixels)
+    return {"item": [Part(number=number, file=file, sums=sums, sums_of_squares=squares, digests=digests)]}
 
 
 def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -238,14 +268,14 @@ def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _statistics(
-    written: Sequence[Row], placed: pd.DataFrame, quarantined: pd.DataFrame, raw: Manifest
+    parts: Sequence[Part], placed: pd.DataFrame, quarantined: pd.DataFrame, raw: Manifest
 ) -> dict[str, Any]:
     height, width, _ = images.shape_of(raw.columns["metadata"])
     classes = images.classes_of(raw.columns["metadata"])
-    train = [row for row in written if json.loads(row["file"])["split"] == "train"]
+    train = [part for part in parts if part.file.split == "train"]
     pixels = int((placed["split"] == "train").sum()) * height * width
-    sums = np.sum([row["sum"] for row in train], axis=0, dtype=np.uint64)
-    squares = np.sum([row["sum_of_squares"] for row in train], axis=0, dtype=np.uint64)
+    sums = np.sum([part.sums for part in train], axis=0, dtype=np.uint64)
+    squares = np.sum([part.sums_of_squares for part in train], axis=0, dtype=np.uint64)
     mean = sums / pixels
     std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
     if not (std > 0).all():

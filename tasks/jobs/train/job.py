@@ -7,8 +7,7 @@ from typing import Any
 from storage import manifest, s3
 from storage.process import gc_paused
 from storage.terminal import count
-from tasks.jobs import dashboard, errors, events
-from tasks.jobs.backends import tuned
+from tasks.jobs import dashboard, errors, events, tuned
 from tasks.jobs.deadline import run_in_thread
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.choices import Assignment
@@ -99,14 +98,14 @@ def fit(*, loader: str, timeout_s: int, cores: int | None, **configured: Any) ->
     """
     if loader != choices.RAY_DATA and tuned.is_on(cores) and not dashboard.is_on():
         with gc_paused():
-            from tasks.jobs.backends.tuned.trainer import LeanTrainer
+            from tasks.jobs.tuned.trainer import LeanTrainer
 
         LeanTrainer(train_on_one_rank, timeout_s=timeout_s, **configured).fit()
         return
     with gc_paused():
         from ray.train.torch import TorchTrainer
 
-        from tasks.jobs.train.checked_gpus import CheckedTorchConfig
+        from tasks.jobs.checked_gpus import CheckedTorchConfig
     config = CheckedTorchConfig(timeout_s=timeout_s)
     run_in_thread(TorchTrainer(train_on_one_rank, torch_config=config, **configured).fit)
 

@@ -1,1 +1,0 @@
-"""Backends that process a stage's rows: on Ray, or in this process."""

@@ -1,0 +1,96 @@
+"""The operations of Ray Data that jobs use, in this process and without Ray, where a debugger reaches them.
+
+A job is one pipeline of these operations, on `LocalData` or on `RayData`; its result does not depend on which.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage import process
+from storage.manifest import File
+from storage.uri import DatasetURI
+from tasks.jobs import dataset_parts
+from tasks.resources import machine, scaling
+from tasks.stages import PredictSpec
+
+_MOST_THREADS = 16
+"""Most rows to work on at once, each of which may hold a part of 64 MiB of pixels."""
+Row = dict[str, Any]
+
+
+class LocalDataset:
+    """Blocks of rows, with the methods of `ray.data.Dataset` that jobs use; options that only Ray needs do nothing."""
+
+    def __init__(self, blocks: Iterable[Any]) -> None:
+        self._blocks = blocks
+        """Tables, or dicts of columns whose values are any objects."""
+
+    def map_batches(self, fn: Callable[..., Any], *, fn_kwargs: Mapping[str, Any], **_: Any) -> "LocalDataset":
+        """Apply `fn` to every block."""
+        return LocalDataset(fn(block, **fn_kwargs) for block in self._blocks)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> "LocalDataset":
+        """Apply `fn` to every row, in threads; if it is a class, one instance of it to one row after the other."""
+        rows, is_actor = list(self.iter_rows()), isinstance(fn, type)
+        call = functools.partial(fn(**fn_constructor_kwargs or {}) if is_actor else fn, **fn_kwargs or {})
+        if is_actor or len(rows) == 1:  # in this thread: a deadline can interrupt it even while it writes
+            done: Iterable[Row] = map(call, rows)
+        else:
+            done = process.in_threads(call, rows, threads=min(_MOST_THREADS, scaling.cores_here()))
+        return LocalDataset({name: [value] for name, value in row.items()} for row in done)
+
+    def union(self, *others: "LocalDataset") -> "LocalDataset":
+        """Append the blocks of `others`."""
+        return LocalDataset(block for dataset in (self, *others) for block in dataset.iter_batches())
+
+    def groupby(self, key: str, **_: Any) -> "LocalDataset":
+        """Make a block of all rows with the same `key`; all rows are in memory at once."""
+        table = pa.concat_tables(self._blocks)
+        values = table[key].to_numpy()
+        order = np.argsort(values, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(values[order])) + 1)
+        return LocalDataset(table.take(rows) for rows in groups)
+
+    map_groups = map_batches
+
+    def iter_batches(self, **_: Any) -> Iterator[Any]:
+        """Yield the blocks."""
+        yield from self._blocks
+
+    def iter_rows(self) -> Iterator[Row]:
+        """Yield the rows of blocks that are dicts of columns."""
+        for block in self._blocks:
+            yield from (dict(zip(block, row, strict=True)) for row in zip(*block.values(), strict=True))
+
+
+class LocalData:
+    """Where the rows of a job come from, without Ray."""
+
+    is_ray = False
+
+    def read_parts(self, uri: DatasetURI, listed: Sequence[File]) -> LocalDataset:
+        """Return the rows of each listed file, a block each, in order; column `row` counts over all of them."""
+        return LocalDataset(dataset_parts.read_numbered(uri, listed))
+
+    def from_items(self, items: Sequence[Any]) -> LocalDataset:
+        """Return a row for each object, in the column `item`."""
+        return LocalDataset({"item": [item]} for item in items)
+
+    def actor_pool(self, spec: PredictSpec, *, most: int) -> dict[str, Any]:
+        """Return the options of `map` for at most so many workers `cls(spec=, threads=, sharing=, device=)`.
+
+        On `cuda` each has a GPU to itself.
+        """
+        device, threads = machine.device(spec.needs.device), spec.threads or scaling.cores_here()
+        return {"fn_constructor_kwargs": {"spec": spec, "threads": threads, "sharing": 1, "device": device}}

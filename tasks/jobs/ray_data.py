@@ -1,0 +1,74 @@
+"""Ray Data on the Ray that this process is connected to: where the rows of a job come from, and the settings."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import ray.data
+from ray.data import ActorPoolStrategy, Dataset
+
+from storage.manifest import File
+from storage.uri import DatasetURI
+from tasks.jobs import dataset_parts, datasource, events, tuned
+from tasks.jobs.local_data import LocalData
+from tasks.resources import scaling
+from tasks.stages import PredictSpec
+
+_SHUFFLED_AT_ONCE = 2**25
+"""Bytes of rows that a local Ray collects before it compresses and sends them; Ray's default is 1 GiB."""
+
+
+def configure(*, max_cpus: int | None) -> None:
+    """Make Ray Data keep the order of rows, and print no progress bars or plans between the job's own lines.
+
+    `max_cpus` is for a local Ray: it runs no more tasks at once than it has cores.
+    """
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.raise_original_map_exception = True  # else a worker's error arrives without its type and message
+    context.enable_fallback_to_arrow_object_ext_type = True  # columns of Python objects, without a warning
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    if not max_cpus:
+        return
+    context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=max_cpus)
+    context.shuffle_input_batch_bytes = _SHUFFLED_AT_ONCE
+    if tuned.is_on(max_cpus):
+        from tasks.jobs.tuned import data
+
+        data.configure()
+
+
+class RayData(LocalData):
+    """Datasets of Ray Data."""
+
+    is_ray = True
+
+    def __init__(self, *, threads: int | None) -> None:
+        self._threads = threads
+
+    def read_parts(self, uri: DatasetURI, listed: Sequence[File]) -> Dataset:
+        return datasource.dataset(uri, dataset_parts.whole_files(listed), numbered=True)
+
+    def from_items(self, items: Sequence[Any]) -> Dataset:
+        return ray.data.from_items(list(items), override_num_blocks=len(items))
+
+    def actor_pool(self, spec: PredictSpec, *, most: int) -> dict[str, Any]:
+        scale = scaling.resolve_growing(
+            spec.workers, threads=self._threads, needs=spec.needs, limit_s=spec.stall_s, on_wait=events.write_line
+        )
+        device = "cuda" if scale.use_gpu else "cpu"
+        shared = {"threads": scale.threads, "sharing": scale.per_node, "device": device}
+        options: dict[str, Any] = {
+            "fn_constructor_kwargs": {"spec": spec} | shared,
+            "compute": ActorPoolStrategy(
+                size=min(scale.workers, most),
+                # A GPU computes a part while the next one is read; on a CPU a second thread would compete for cores.
+                max_concurrent_calls_per_actor=2 if scale.use_gpu else 1,
+                enable_true_multi_threading=scale.use_gpu,
+            ),
+            "num_cpus": scale.cpus,
+            "num_gpus": 1 if scale.use_gpu else 0,
+        }
+        return options | ({"accelerator_type": spec.needs.accelerator_type} if spec.needs.accelerator_type else {})
