@@ -1,7 +1,6 @@
 """A decision about a champion, as the registry records it, and the difference of two models that it rests on."""
 
 import datetime
-import math
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -12,8 +11,6 @@ from storage.uri import URI, CheckpointURI, EvaluationURI
 
 METRICS: Final = {"accuracy": "test_accuracy", "balanced_accuracy": "balanced_accuracy", "macro_f1": "macro_f1"}
 """Metrics that a gate may use, and their names in the statistics of an evaluation."""
-_Z = 1.959963984540054
-"""Two-sided 95 % of the normal distribution."""
 
 
 class Difference(BaseModel, frozen=True, extra="forbid"):
@@ -35,21 +32,6 @@ class Difference(BaseModel, frozen=True, extra="forbid"):
     p_value: float
     """Two-sided p-value of the exact test: probability of at least this difference if the models are equal."""
 
-    @classmethod
-    def of(cls, *, only_challenger: int, only_rival: int, num_rows: int) -> "Difference":
-        """Compute the difference of accuracies from the numbers of rows that only one model predicts correctly."""
-        lower, upper = interval(only_challenger, only_rival, num_rows=num_rows)
-        return cls(
-            metric="accuracy",
-            num_rows=num_rows,
-            only_challenger=only_challenger,
-            only_rival=only_rival,
-            difference=(only_challenger - only_rival) / num_rows,
-            lower=lower,
-            upper=upper,
-            p_value=p_value(only_challenger, only_rival),
-        )
-
     def __str__(self) -> str:
         interval = "" if self.lower is None else f"95 % interval {self.lower:+.4f} to {self.upper:+.4f}, "
         return (
@@ -62,30 +44,6 @@ class Difference(BaseModel, frozen=True, extra="forbid"):
 def metric_title(name: str) -> str:
     """Return the name of a metric as sentences and tables have it, such as `macro F1`."""
     return name.replace("_", " ").replace("f1", "F1")
-
-
-def p_value(better: int, worse: int) -> float:
-    """Compute the two-sided p-value of the exact McNemar test for `better` and `worse` discordant rows (McNemar 1947).
-
-    It is a sign test: if the models are equally good, a discordant row is of either kind with probability 1/2.
-    """
-    total = better + worse
-    term = tail = 1
-    for number in range(min(better, worse)):
-        term = term * (total - number) // (number + 1)
-        tail += term
-    return min(1.0, 2 * tail / (1 << total))
-
-
-def interval(better: int, worse: int, *, num_rows: int) -> tuple[float, float]:
-    """Compute the 95 % interval of the difference of two paired proportions (Bonett and Price 2012, adjusted Wald).
-
-    Its width is positive even if no row is discordant, and its coverage holds for as few as some dozen rows.
-    """
-    shares = ((better + 1) / (num_rows + 2), (worse + 1) / (num_rows + 2))
-    middle = shares[0] - shares[1]
-    half = _Z * math.sqrt((sum(shares) - middle**2) / (num_rows + 2))
-    return max(-1.0, middle - half), min(1.0, middle + half)
 
 
 class Decision(BaseModel, frozen=True, extra="forbid"):

@@ -19,6 +19,8 @@ from storage.uri import (
 U = TypeVar("U", bound=URI)
 RUNS: Final = "runs"
 """Folder below a root for the scratch files of attempts, in a folder with the name of the result."""
+PROBABILITY_PREFIX: Final = "probability_"
+"""Prefix of the name of the column with a class's probability, in predictions; the rest is the name of the class."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,13 +10,14 @@ from prefect import task
 
 from storage import commits, manifest, tables
 from storage.error_policy import Permanent
+from storage.kinds import PROBABILITY_PREFIX
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.images import row_facts
 from tasks.learning import images, metrics, slices
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.plan import Timeouts
-from tasks.promotion.correct_rows import COLUMN, known_classes
+from tasks.promotion import answers
 
 
 class WrongRows(Permanent):
@@ -44,26 +45,26 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
     dataset = DatasetURI(predicted.parent("dataset", of=predictions))
     rows = tables.read_split(predictions, "test").to_pandas()
     _check_rows(predictions, rows, tables.read_split(dataset, "test", columns=["id", "label"]).to_pandas())
-    known = known_classes(predictions, predicted)
+    known = answers.classes_of(rows.columns)
     there = images.classes_of(manifest.load(dataset).columns["metadata"])
     classes = [*there, *(name for name in known if name not in there)]
     labels = rows["label"].to_numpy()
-    probabilities = metrics.in_order(rows[[f"{COLUMN}{name}" for name in known]].to_numpy(), known, classes)
-    answers = np.array([classes.index(name) for name in known])[rows["prediction"].to_numpy()]
-    counts = metrics.confusion(labels, answers, num_classes=len(classes))
-    summary = metrics.summary(labels, answers, probabilities)
+    probabilities = metrics.in_order(rows[[f"{PROBABILITY_PREFIX}{name}" for name in known]].to_numpy(), known, classes)
+    chosen = np.array([classes.index(name) for name in known])[rows["prediction"].to_numpy()]
+    counts = metrics.confusion(labels, chosen, num_classes=len(classes))
+    summary = metrics.summary(labels, chosen, probabilities)
     untempered = metrics.at_power(probabilities, predicted.statistics["temperature"])
     ids, names = rows["id"].to_numpy(), [there[label] for label in labels]
-    is_right, confidence = answers == labels, probabilities.max(1)
+    is_right, confidence = chosen == labels, probabilities.max(1)
     content: dict[str, Any] = {
         "metrics": summary,
-        "untempered": metrics.summary(labels, answers, untempered),
+        "untempered": metrics.summary(labels, chosen, untempered),
         "per_class": metrics.per_class(counts, classes),
         "confusion": counts.tolist(),
         "calibration": metrics.calibration(is_right, confidence),
         "coverage": metrics.coverage(is_right, confidence),
         "slices": slices.find(row_facts.of_test_rows(dataset, ids, names), labels, is_right),
-        "worst": metrics.worst(ids, labels, answers, confidence, count=40),
+        "worst": metrics.worst(ids, labels, chosen, confidence, count=40),
     }
     commits.commit(
         target,

@@ -13,9 +13,10 @@ import torch
 
 from benchmarks.judgements import features
 from benchmarks.judgements.features import Photos
-from storage.decision import METRICS, Difference, p_value
+from storage.decision import METRICS, Difference
 from storage.uri import DatasetURI
-from tasks.promotion.correct_rows import Answers
+from tasks.promotion.answers import Answers
+from tasks.promotion.significance import mcnemar_test
 
 NIGHTS = (0.4, 0.55, 0.7, 0.85, 1.0)
 """Photos of each night, as shares of those on the last; the others are held out."""
@@ -101,7 +102,7 @@ def _run(
     def compare(night: int, champion: int) -> Difference:
         test, truth = tests[night]
         ours, theirs = (_answers(photos, test, truth, predictions[model][test]) for model in (night, champion))
-        return ours.beside(theirs, metric="accuracy")
+        return ours.compare_with(theirs, metric="accuracy")
 
     return held, compare
 
@@ -130,7 +131,7 @@ def equal_models(photos: Photos) -> Iterator[str]:
         for second in range(first):
             pair = [_answers(photos, test, photos.labels[test], answers[model][test]) for model in (first, second)]
             for metric, values in found.items():
-                values.append(pair[0].beside(pair[1], metric=metric).p_value)
+                values.append(pair[0].compare_with(pair[1], metric=metric).p_value)
     yield f"\n{photos.name}, equally good models, 5 test rows of a rare class\n"
     yield "| metric | p <= 0.05 | p <= 0.005 |\n|---|---|---|"
     for metric, values in found.items():
@@ -154,7 +155,7 @@ def _has_false_promotion(is_right: np.ndarray, generator: np.random.Generator, *
         challenger = int(generator.integers(len(is_right)))
         ours, theirs = (is_right[model][rows[: 60 + night]] for model in (challenger, champion))
         better, worse = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
-        if better > worse and p_value(better, worse) <= 0.05 / (1 + night if is_kept else 1):
+        if better > worse and mcnemar_test(better, worse) <= 0.05 / (1 + night if is_kept else 1):
             return True
     return False
 

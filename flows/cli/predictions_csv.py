@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from storage import files, manifest, tables
+from storage.kinds import PROBABILITY_PREFIX
 from storage.manifest import File
 from storage.uri import URI, DatasetURI, PredictionsURI
 from tasks.images import row_tables
 from tasks.learning import images
-from tasks.promotion.correct_rows import COLUMN
+from tasks.promotion import answers
 
 _FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 """Where a formula may begin; in some languages a spreadsheet splits cells at `;` too, and reads wide characters."""
@@ -46,8 +47,8 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of one part with the names of label and predicted class, or the reason why there is none."""
     table = tables.read_part(uri, part)
-    classes = [name.removeprefix(COLUMN) for name in table.column_names if name.startswith(COLUMN)]
-    for row in table.select([name for name in table.column_names if not name.startswith(COLUMN)]).to_pylist():
+    classes = answers.classes_of(table.column_names)
+    for row in table.drop_columns([f"{PROBABILITY_PREFIX}{name}" for name in classes]).to_pylist():
         label, prediction, probability = row.get("label"), row["prediction"], row["probability"]
         reason = ""
         if prediction is None:

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from storage import manifest, tables
+from storage.kinds import PROBABILITY_PREFIX
 from storage.uri import AuditURI, DatasetURI, PredictionsURI
 from tasks import report_page
 from tasks.auditing import confident_learning
@@ -40,7 +41,6 @@ MOST_SHOWN = 200
 """Most suspects on the page; the table has all."""
 _FITTED = 2**21
 """Most probabilities that the label noise is fitted to."""
-_PREFIX = "probability_"
 Batch = tuple[np.ndarray, np.ndarray]
 """Labels, int64 (N,), and the probabilities of all classes, (N, classes)."""
 
@@ -59,9 +59,7 @@ class Fold:
         self._num_train = self.prepared.statistics.get("fold_rows", {"train": recorded.rows})["train"]
         self.raw = DatasetURI(self.prepared.parent("raw", of=self.dataset))
         self.classes = images.classes_of(self.prepared.columns["metadata"])
-        columns = recorded.columns["columns"]
-        self._columns = ["label", *(name for name in columns if name.startswith(_PREFIX))]
-        assert self._columns[1:] == [f"{_PREFIX}{name}" for name in self.classes]
+        self._columns = ["label", *(f"{PROBABILITY_PREFIX}{name}" for name in self.classes)]
 
     def batches(self) -> Iterator[Batch]:
         """Yield labels and probabilities, part by part."""

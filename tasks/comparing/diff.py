@@ -12,12 +12,11 @@ from storage.terminal import count
 from storage.uri import DatasetURI, PredictionsURI
 from tasks.comparing import data
 from tasks.comparing.results import Results
-from tasks.comparing.rows import names_of
 from tasks.images import row_tables
 from tasks.learning import recipes
 from tasks.planning.result_uris import predictions_of
-from tasks.promotion import correct_rows, seen_rows
-from tasks.promotion.correct_rows import Answers
+from tasks.promotion import answers, seen_rows
+from tasks.promotion.answers import Answers, names_of
 
 _MADE_BY = (kinds.CHECKPOINT, kinds.PREPARED, kinds.RAW, kinds.FILES)
 """Results that say with which code they were made; the first that both have counts."""
@@ -124,7 +123,7 @@ def _compare_test_rows(a: Results, b: Results, *, is_same_data: bool) -> dict[st
     such rows.
     """
     sides = _predictions(a, b)
-    ours, theirs = (correct_rows.read_rows(*side) for side in sides)
+    ours, theirs = (answers.read_rows(*side) for side in sides)
     datasets = [DatasetURI(predicted.parent("dataset", of=uri)) for uri, predicted in sides]
     if datasets[0] == datasets[1] or is_same_data:
         pairs = pd.DataFrame({"id_a": ours["id"], "id_b": ours["id"]})
@@ -134,7 +133,7 @@ def _compare_test_rows(a: Results, b: Results, *, is_same_data: bool) -> dict[st
         pairs = pd.DataFrame({"id_a": first["id"][place_a].array, "id_b": second["id"][place_b].array})
     both = pairs.merge(ours.add_suffix("_a"), on="id_a").merge(theirs.add_suffix("_b"), on="id_b")
     models = {"the first": a.require(kinds.CHECKPOINT)[0], "the second": b.require(kinds.CHECKPOINT)[0]}
-    seen = seen_rows.find(Answers.of(theirs, datasets[1], correct_rows.label_names(datasets[1])), models)
+    seen = seen_rows.find(Answers.of(theirs, datasets[1], answers.label_names(datasets[1])), models)
     both = both[~both["id_b"].isin(seen.ids)]
     if both.empty:
         raise ValueError(f"they share no test rows, by content{seen.note}")
@@ -172,7 +171,7 @@ def _metrics(both: pd.DataFrame, dataset: DatasetURI) -> dict[str, dict[str, flo
     a, b = (Answers.of(both[list(names)].rename(columns=names), dataset, classes) for names in columns)
     return {
         name: {"a": a.scores[name], "b": b.scores[name]}
-        | b.beside(a, metric=metric).model_dump(include={"difference", "lower", "upper", "p_value"})
+        | b.compare_with(a, metric=metric).model_dump(include={"difference", "lower", "upper", "p_value"})
         for metric, name in METRICS.items()
     }
 

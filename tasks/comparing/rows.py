@@ -16,7 +16,7 @@ from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI, PredictionsURI
 from tasks.images import row_tables
 from tasks.learning import images
-from tasks.promotion import correct_rows
+from tasks.promotion import answers
 
 _LONGEST = 200
 """Bytes of a file name without its suffix; it may have 255 in all."""
@@ -25,16 +25,16 @@ _LONGEST = 200
 def mistakes(
     uri: PredictionsURI, predicted: Manifest, *, label: str | None = None, prediction: str | None = None
 ) -> pd.DataFrame:
-    """Return the rows of `correct_rows.read_rows` with a wrong prediction, the most confident first.
+    """Return the rows of `answers.read_rows` with a wrong prediction, the most confident first.
 
     Only those of class `label` and those predicted as `prediction`; raises `ValueError` for an unknown class.
     """
     try:
-        labels = correct_rows.label_names(DatasetURI(predicted.parent("dataset", of=uri)))
-        rows = correct_rows.read_rows(uri, predicted)
+        labels = answers.label_names(DatasetURI(predicted.parent("dataset", of=uri)))
+        rows = answers.read_rows(uri, predicted)
     except FileNotFoundError as error:
         raise ValueError(f"{uri}: its test rows no longer exist: {error}; run its pipeline again") from None
-    names = sorted({*labels, *correct_rows.known_classes(uri, predicted)})
+    names = sorted({*labels, *answers.known_classes(uri, predicted)})
     chosen = rows["label"] != rows["prediction"]
     for option, column, name in (("--class", "label", label), ("--as", "prediction", prediction)):
         if name is not None and name not in names:
@@ -42,13 +42,6 @@ def mistakes(
             raise ValueError(f"{option}: no class is called {name!r}; use one such as {', '.join(known)}")
         chosen &= (rows[column] == name) | (name is None)
     return rows[chosen].sort_values(["probability", "id"], ascending=[False, True], ignore_index=True)
-
-
-def names_of(rows: pd.DataFrame) -> list[str]:
-    """Return for each row its file, for Parquet also the row in it; for downloaded data its id."""
-    if "file" not in rows:
-        return [f"test row {id_}" for id_ in rows["id"]]
-    return [file if row is pd.NA else f"{file} row {row}" for file, row in zip(rows["file"], rows["row"], strict=True)]
 
 
 def write_copies(folder: Path, dataset: DatasetURI, names: Mapping[int, str], *, split: str = "test") -> None:

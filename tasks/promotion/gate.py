@@ -11,8 +11,8 @@ from storage.decision import METRICS, Decision, Difference, metric_title
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning import user_code
 from tasks.learning.recipes import Recipe
-from tasks.promotion import correct_rows, seen_rows
-from tasks.promotion.correct_rows import Answers
+from tasks.promotion import answers, seen_rows
+from tasks.promotion.answers import Answers
 from tasks.promotion.seen_rows import SeenRows
 
 _UNSCORED = "cannot be scored on the same rows"
@@ -156,20 +156,20 @@ def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, Checkpo
     recorded = {role: manifest.load(uri).statistics for role, uri in evaluations.items()}
     names = (*METRICS.values(), "test_loss", "expected_calibration_error", "num_rows")
     metrics = {role: {name: statistics[name] for name in names} for role, statistics in recorded.items()}
-    answers = {role: rows for role, uri in evaluations.items() if (rows := correct_rows.read(uri))}
-    challenger = answers.get("challenger")
+    rows_of = {role: rows for role, uri in evaluations.items() if (rows := answers.read(uri))}
+    challenger = rows_of.get("challenger")
     seen = seen_rows.find(challenger, models)
     scores = {role: {name: values[name] for name in METRICS.values()} for role, values in metrics.items()}
     if not challenger or seen.lost_classes:
         return _Compared(metric=metric, metrics=metrics, seen=seen, scores=scores)
-    answers = {role: rows.without(seen.ids) for role, rows in answers.items()}
-    scores = ({} if seen.ids else scores) | {role: rows.scores for role, rows in answers.items()}
-    rows, difference, known_difference = answers["challenger"], None, None
-    if champion := answers.get("champion"):
-        difference = rows.beside(champion, metric=metric)
+    rows_of = {role: rows.without(seen.ids) for role, rows in rows_of.items()}
+    scores = ({} if seen.ids else scores) | {role: rows.scores for role, rows in rows_of.items()}
+    rows, difference, known_difference = rows_of["challenger"], None, None
+    if champion := rows_of.get("champion"):
+        difference = rows.compare_with(champion, metric=metric)
         new = seen_rows.find_new_labels(challenger, models["the champion"])
         if 0 < len((known := rows.without(new)).ids) < len(rows.ids):
-            known_difference = known.beside(champion.without(new), metric=metric)
+            known_difference = known.compare_with(champion.without(new), metric=metric)
     return _Compared(
         metric=metric,
         metrics=metrics,

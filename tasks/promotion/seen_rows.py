@@ -14,7 +14,7 @@ from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.images import row_tables
 from tasks.learning import images
-from tasks.promotion.correct_rows import Answers
+from tasks.promotion.answers import Answers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage import manifest, tables
 from storage.manifest import Manifest
@@ -11,6 +13,7 @@ from storage.uri import DatasetURI, PredictionsURI
 from tasks.images import row_tables
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.learning import images
+from tasks.promotion import answers
 from tasks.report_page import Picture
 
 _MISTAKES = 16
@@ -28,29 +31,24 @@ RawRow = tuple[str, int]
 
 def of_mistakes(predictions: PredictionsURI, *, worst: Sequence[int]) -> dict[str, Any]:
     """Return the field `mistakes` of a report; `worst` are the ids of wrong rows, the worst first."""
-    predicted, ids = manifest.load(predictions), worst[:_MISTAKES]
+    predicted = manifest.load(predictions)
+    rows = answers.read_rows(predictions, predicted).set_index("id", drop=False).loc[list(worst[:_MISTAKES])]
     dataset = DatasetURI(predicted.parent("dataset", of=predictions))
     prepared = manifest.load(dataset)
-    metadata, columns = prepared.columns["metadata"], prepared.columns.get("columns")
-    shape, classes = images.shape_of(metadata), images.classes_of(metadata)
-    pictures: dict[int, Picture] = {}
-    for source, output in zip(prepared.split("test"), predicted.split("test"), strict=True):
-        answers = tables.read_part(predictions, output, schema=predicted.columns.get("columns"))
-        wanted = np.flatnonzero(np.isin(answers["id"].to_numpy(), ids))
-        if not len(wanted):
-            continue
-        pixels, labels = images.to_arrays(tables.read_part(dataset, source, schema=columns).take(wanted), shape)
-        assert labels is not None
-        for image, label, row in zip(pixels, labels, answers.take(wanted).to_pylist(), strict=True):
-            pictures[row["id"]] = Picture(
-                image=image,
-                label=classes[label],
-                prediction=classes[row["prediction"]],
-                probability=row["probability"],
-                id=row["id"],
-                file=row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}",
-            )
-    return {"mistakes": tuple(pictures[id_] for id_ in ids)}
+    shape = images.shape_of(prepared.columns["metadata"])
+    image_of: dict[int, np.ndarray] = {}
+    for part in prepared.split("test") if len(rows) else ():
+        table = tables.read_part(dataset, part, schema=prepared.columns.get("columns"))
+        table = table.filter(pc.is_in(table["id"], value_set=pa.array(rows["id"])))
+        image_of |= zip(table["id"].to_pylist(), images.to_arrays(table, shape)[0], strict=True)
+    names = answers.names_of(rows) if "file" in rows else [None] * len(rows)
+    columns = ("id", "label", "prediction", "probability")
+    return {
+        "mistakes": tuple(
+            Picture(image=image_of[id_], label=label, prediction=prediction, probability=probability, id=id_, file=file)
+            for id_, label, prediction, probability, file in zip(*(rows[name] for name in columns), names, strict=True)
+        )
+    }
 
 
 def of_data(uri: DatasetURI) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from storage import commits, files, manifest, tables
+from storage.kinds import PROBABILITY_PREFIX
 from storage.manifest import File
 from storage.process import gc_paused
 from tasks.images import row_tables
@@ -174,7 +175,7 @@ class Predictor:
         columns = {"id": table["id"].to_numpy(), "sha256": [source.sha256] * len(table)}
         columns |= {} if labels is None else {"label": table["label"]}
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
-        answers |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
+        answers |= {f"{PROBABILITY_PREFIX}{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
         missing = table["image"].is_null().to_numpy()  # an image that could not be read has no prediction
         answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
         if self.origins is not None:
@@ -192,4 +193,4 @@ def _schema(classes: Sequence[str], *, labelled: bool, named: bool) -> pa.Schema
     fields = [("id", pa.int64())] + [("file", pa.string()), ("row", pa.int64())] * named
     fields += [("sha256", pa.string())] + [("label", pa.int64())] * labelled + [("prediction", pa.int64())]
     fields += [("class_name", pa.string())] * named + [("probability", pa.float32())]
-    return pa.schema(fields + [(f"probability_{name}", pa.float32()) for name in classes])
+    return pa.schema(fields + [(f"{PROBABILITY_PREFIX}{name}", pa.float32()) for name in classes])

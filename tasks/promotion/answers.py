@@ -1,7 +1,7 @@
-"""A model's predictions, test row by test row, for comparing two models."""
+"""A model's predictions, test row by test row: read for the gate, for the comparison of two models, and for pages."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,13 +9,11 @@ import pyarrow as pa
 
 from storage import manifest, tables
 from storage.decision import METRICS, Difference
+from storage.kinds import PROBABILITY_PREFIX
 from storage.manifest import Damaged, Manifest
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
-from tasks.promotion import swap_test
-
-COLUMN = "probability_"
-"""Prefix of the probability column of a class."""
+from tasks.promotion import significance
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,23 +65,31 @@ class Answers:
         dealt = (dataclasses.replace(self, predictions=generator.permutation(self.predictions)) for _ in range(999))
         return (1 + sum(each.scores[METRICS[metric]] >= score for each in dealt)) / 1000
 
-    def beside(self, rival: "Answers", *, metric: str) -> Difference:
+    def compare_with(self, rival: "Answers", *, metric: str) -> Difference:
         """Compare this model with `rival` by one of `METRICS`; raise `ValueError` if their rows differ."""
         if not np.array_equal(self.ids, rival.ids):
             raise ValueError("the predictions are for different test rows and cannot be compared")
         is_right, is_rival_right = self.predictions == self.labels, rival.predictions == self.labels
-        difference = Difference.of(
-            only_challenger=int((is_right & ~is_rival_right).sum()),
-            only_rival=int((is_rival_right & ~is_right).sum()),
-            num_rows=len(self.ids),
-        )
+        better, worse = int((is_right & ~is_rival_right).sum()), int((is_rival_right & ~is_right).sum())
+        lower, upper = None, None
         if metric == "accuracy":
-            return difference
-        rows = np.stack([self.labels, self.predictions, rival.predictions])
-        name = METRICS[metric]
-        p_value = swap_test.p_value(rows, name=name, num_classes=len(self.classes))
-        values = {"difference": self.scores[name] - rival.scores[name], "p_value": p_value}
-        return difference.model_copy(update={"metric": metric, "lower": None, "upper": None, **values})
+            difference = (better - worse) / len(self.ids)
+            lower, upper = significance.interval(better, worse, num_rows=len(self.ids))
+            p_value = significance.mcnemar_test(better, worse)
+        else:
+            name, rows = METRICS[metric], np.stack([self.labels, self.predictions, rival.predictions])
+            difference = self.scores[name] - rival.scores[name]
+            p_value = significance.swap_test(rows, name=name, num_classes=len(self.classes))
+        return Difference(
+            metric=metric,
+            num_rows=len(self.ids),
+            only_challenger=better,
+            only_rival=worse,
+            difference=difference,
+            lower=lower,
+            upper=upper,
+            p_value=p_value,
+        )
 
 
 def read(evaluation: EvaluationURI) -> Answers | None:
@@ -121,8 +127,19 @@ def label_names(dataset: DatasetURI) -> tuple[str, ...]:
     return images.classes_of(manifest.load(dataset).columns["metadata"])
 
 
+def names_of(rows: pd.DataFrame) -> list[str]:
+    """Return for each row its file, for Parquet also the row in it; for downloaded data its id."""
+    if "file" not in rows:
+        return [f"test row {id_}" for id_ in rows["id"]]
+    return [file if row is pd.NA else f"{file} row {row}" for file, row in zip(rows["file"], rows["row"], strict=True)]
+
+
 def known_classes(predictions: PredictionsURI, recorded: Manifest) -> tuple[str, ...]:
-    """Return the model's classes, in its order, from the columns of its predictions."""
+    """Return the model's classes, in its order."""
     part = manifest.read_file(predictions, recorded.split("test")[0])
-    names = tables.open_parquet(pa.BufferReader(part)).schema_arrow.names
-    return tuple(name.removeprefix(COLUMN) for name in names if name.startswith(COLUMN))
+    return classes_of(tables.open_parquet(pa.BufferReader(part)).schema_arrow.names)
+
+
+def classes_of(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the model's classes, in its order, from the names of the columns of its predictions."""
+    return tuple(name.removeprefix(PROBABILITY_PREFIX) for name in columns if name.startswith(PROBABILITY_PREFIX))

@@ -1,4 +1,4 @@
-"""Exact test for two models on the same rows, for every metric; for accuracy it is McNemar's test."""
+"""Statistics of the difference of two models on the same rows: exact tests, and an interval."""
 
 import math
 from collections.abc import Iterator
@@ -11,10 +11,36 @@ _NUM_OUTCOMES = 2**15
 """Outcomes that are enumerated at most; of more, as many are drawn."""
 _PIECE = 2**20
 """Counts held at a time, so that memory does not grow with the rows."""
+_Z = 1.959963984540054
+"""Two-sided 95 % of the normal distribution."""
 
 
-def p_value(rows: np.ndarray, *, name: str, num_classes: int) -> float:
-    """Return how likely equally good models differ by the metric `name` of `metrics.scores` at least as far.
+def mcnemar_test(better: int, worse: int) -> float:
+    """Compute the two-sided p-value of the exact McNemar test for `better` and `worse` discordant rows (McNemar 1947).
+
+    It is a sign test: if the models are equally good, a discordant row is of either kind with probability 1/2.
+    """
+    total = better + worse
+    term = tail = 1
+    for number in range(min(better, worse)):
+        term = term * (total - number) // (number + 1)
+        tail += term
+    return min(1.0, 2 * tail / (1 << total))
+
+
+def interval(better: int, worse: int, *, num_rows: int) -> tuple[float, float]:
+    """Compute the 95 % interval of the difference of two paired proportions (Bonett and Price 2012, adjusted Wald).
+
+    Its width is positive even if no row is discordant, and its coverage holds for as few as some dozen rows.
+    """
+    shares = ((better + 1) / (num_rows + 2), (worse + 1) / (num_rows + 2))
+    middle = shares[0] - shares[1]
+    half = _Z * math.sqrt((sum(shares) - middle**2) / (num_rows + 2))
+    return max(-1.0, middle - half), min(1.0, middle + half)
+
+
+def swap_test(rows: np.ndarray, *, name: str, num_classes: int) -> float:
+    """Compute the two-sided p-value of a difference by the metric `name` of `metrics.scores`; for accuracy, McNemar's.
 
     If models are equally good, their predictions for a row could as well be swapped. The p-value is the share of all
     possible swaps with at least the observed difference in either direction. Of too many, it is the share of those

@@ -1,10 +1,12 @@
 """The exact test of two models: McNemar's for accuracy, honest about a few rows of a rare class for all metrics."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 
-from storage import decision
-from tasks.promotion import swap_test
+from tasks.promotion.significance import interval, mcnemar_test, swap_test
 
 LABELS = np.repeat([0, 1], [200, 20])
 
@@ -15,7 +17,31 @@ def answers(generator: np.random.Generator, *recalls: float) -> np.ndarray:
 
 
 def p_value(ours: np.ndarray, theirs: np.ndarray, name: str, labels: np.ndarray = LABELS) -> float:
-    return swap_test.p_value(np.stack([labels, ours, theirs]), name=name, num_classes=int(labels.max()) + 1)
+    return swap_test(np.stack([labels, ours, theirs]), name=name, num_classes=int(labels.max()) + 1)
+
+
+def test_the_p_value_is_the_share_of_all_outcomes_that_are_as_uneven_or_more_also_of_many_rows() -> None:
+    for one, other in ((0, 0), (0, 1), (3, 3), (6, 0), (7, 4)):
+        uneven = [abs(sum(signs)) >= abs(one - other) for signs in itertools.product((1, -1), repeat=one + other)]
+        assert mcnemar_test(one, other) == sum(uneven) / len(uneven)
+    assert mcnemar_test(5_000, 5_000) == 1.0
+    assert mcnemar_test(10_000, 9_000) == pytest.approx(
+        math.erfc(999 / math.sqrt(2 * 19_000)), rel=0.02
+    )  # of the normal
+    assert 0 < mcnemar_test(600, 0) < 1e-170
+
+
+@pytest.mark.parametrize("num_rows", [20, 60])
+@pytest.mark.parametrize(("one", "other"), [(0.1, 0.1), (0.05, 0.02), (0.3, 0.05)])
+def test_the_interval_holds_the_true_difference_about_95_times_in_100(num_rows: int, one: float, other: float) -> None:
+    covered = 0.0
+    for first in range(num_rows + 1):
+        for second in range(num_rows + 1 - first):
+            ways = math.comb(num_rows, first) * math.comb(num_rows - first, second)
+            chance = ways * one**first * other**second * (1 - one - other) ** (num_rows - first - second)
+            lower, upper = interval(first, second, num_rows=num_rows)
+            covered += chance * (lower <= one - other <= upper)
+    assert 0.935 < covered < 1, "for few rows rather too wide than too narrow"
 
 
 @pytest.mark.parametrize("name", ["test_accuracy", "balanced_accuracy", "macro_f1"])
@@ -36,7 +62,7 @@ def test_for_accuracy_it_is_the_exact_mcnemar_test() -> None:
     generator = np.random.default_rng(0)
     ours, theirs = answers(generator, 0.9, 0.9), answers(generator, 0.8, 0.9)
     better, worse = (int(((a == LABELS) & (b != LABELS)).sum()) for a, b in ((ours, theirs), (theirs, ours)))
-    assert p_value(ours, theirs, "test_accuracy") == pytest.approx(decision.p_value(better, worse))
+    assert p_value(ours, theirs, "test_accuracy") == pytest.approx(mcnemar_test(better, worse))
 
 
 @pytest.mark.parametrize("recalls", [(0.8, 0.6), (1.0, 0.5)])
