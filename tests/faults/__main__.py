@@ -34,16 +34,7 @@ def make_plan(arguments: argparse.Namespace) -> list[tuple[str, int]]:
         raise SystemExit(f"error: --only must be one of the kinds that --list shows, got {unknown[0]!r}")
     names = arguments.only or [name for name, kind in KINDS.items() if kind.is_quick or not arguments.quick]
     count = max(len(names), arguments.count)
-    plan = [(names[index % len(names)], arguments.seed + index // len(names)) for index in range(count)]
-    number, of = arguments.part
-    return plan[number - 1 :: of]
-
-
-def _part(text: str) -> tuple[int, int]:
-    number, _, of = text.partition("/")
-    if not 1 <= int(number) <= int(of):
-        raise ValueError(text)
-    return int(number), int(of)
+    return [(names[index % len(names)], arguments.seed + index // len(names)) for index in range(count)]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,7 +50,6 @@ def parser() -> argparse.ArgumentParser:
     add("--count", type=int, default=0, metavar="N", help="at least N cases; more of them use more seeds")
     add("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
     add("--only", action="append", default=[], metavar="NAME", help="only this kind; repeatable")
-    add("--part", type=_part, default=(1, 1), metavar="K/N", help="only part K of N, to run them at once")
     add("--list", action="store_true", help="print the plan and exit")
     add("--folder", metavar="DIR", help="keep storage, logs and history there (default: deleted at the end)")
     return options

@@ -9,6 +9,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ _TRIES = 3
 Scenario = Callable[["Case"], dict[str, Any] | None]
 """Injects the fault and returns the result of the run that survived; None if no run is expected to succeed."""
 _Value = TypeVar("_Value")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Failed(Exception):
@@ -55,12 +57,10 @@ class Case:
         self.folder = harness.folder / "runs"
         """Where its runs keep what is not in storage."""
         self.root, self.golden, self.workers = harness.disk, harness.golden, 0
-        self.arguments: list[str] | None = None
-        """The whole command line, if it is not the usual one."""
         self.settings: tuple[str, ...] = ()
         """Further `--set` options."""
         self.options: tuple[str, ...] = ()
-        """Further options of the usual command line."""
+        """Further options."""
         self.recovery_s: float | None = None
         """Recovery time, if the kind of fault measures it itself."""
         self.env: dict[str, str] = {}
@@ -92,12 +92,12 @@ class Case:
         self.once.unlink(missing_ok=True)
         self.history.begin(name=self.name)
 
-    def start(self, point: str | None = None, at: str = "", *, script: str = "pipeline.py", **fault: Any) -> Run:
+    def start(self, point: str | None = None, at: str = "", **fault: Any) -> Run:
         """Start the command; with a `point`, inject the fault into the first process that reaches it, once per case."""
-        usual = self.harness.arguments(self.root, *self.settings, workers=self.workers)
+        words = self.harness.arguments(self.root, *self.settings, workers=self.workers)
         strike = injection.fault(point, at, once=self.once, **fault) if point else None
         env = self.harness.environment(self.root) | self.injection_env(strike) | self.env
-        run = Run(*(self.arguments or [*usual, *self.options]), folder=self.folder, env=env, script=script)
+        run = Run(*words, *self.options, folder=self.folder, env=env)
         self.runs.append(run)
         return run
 
@@ -147,11 +147,6 @@ class Case:
             raise Failed("training began again instead of resuming")
         return result
 
-    def expect_decisions(self, number: int) -> None:
-        """The registry holds this many decisions."""
-        if (count := len(self.paths("registry/*/*.json"))) != number:
-            raise Failed(f"{count} decisions were recorded, not {number}")
-
     def kill_flow(self, run: Run) -> None:
         """SIGKILL the flow; what it had started has to end with it."""
         self.send_signal(run.process.pid, signal.SIGKILL, what="flow")
@@ -200,7 +195,7 @@ class Case:
             raise Failed(f"the run ended before {what}:\n{_tail(run)}")
 
     def paths(self, pattern: str) -> list[Path]:
-        """What there is on the disk, sorted; never nothing."""
+        """Return what there is on the disk, sorted; never nothing."""
         paths = sorted(Path(self.root).glob(pattern))
         if not paths:
             raise Failed(f"there is nothing like {pattern}")
@@ -213,6 +208,30 @@ class Case:
             self.env = cluster.env
             yield cluster
             self.until(lambda: cluster.used_cpus() == 0, "no CPU was held", interval_s=1, limit_s=60)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One kind of fault."""
+
+    scenario: Scenario
+    is_quick: bool
+    """Whether it belongs to the short form."""
+
+
+KINDS: dict[str, Kind] = {}
+"""The kinds of fault by name; all of them once `tests.faults.kinds` is imported."""
+
+
+def kind(name: str, *, quick: bool = False, **arguments: Any) -> Callable[[_Function], _Function]:
+    """Register a scenario under a name, with the arguments that this kind gives it; one may stand under several."""
+
+    def add(scenario: _Function) -> _Function:
+        assert name not in KINDS, name
+        KINDS[name] = Kind(partial(scenario, **arguments), quick)
+        return scenario
+
+    return add
 
 
 def carry_out(harness: Harness, name: str, scenario: Scenario, *, seed: int) -> Outcome:

@@ -11,9 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from storage import commits, files, manifest, tables
 from storage.uri import URI
 from tasks.learning import images, recipes
@@ -53,8 +50,6 @@ class Golden:
     predictions: list[list[Any]]
     """Path, SHA-256 and rows of each part."""
     metrics: dict[str, float]
-    raw: str
-    """Name of the raw dataset."""
 
 
 class Harness:
@@ -121,7 +116,6 @@ class Harness:
             weights=next(file.sha256 for file in checkpoint.files if file.path.startswith("weights")),
             predictions=[[file.path, file.sha256, file.rows] for file in predictions.files],
             metrics=result["metrics"],
-            raw=raw_name(),
         )
 
 
@@ -168,34 +162,20 @@ def write_raw(root: URI) -> None:
     """The first 1,503 training and 500 test digits of the sample as a raw dataset, with the checksums of its files."""
     with tempfile.TemporaryDirectory() as folder:
         sample = ingested(make_plan.make_plan(storage=folder, recipe=recipes.load("mnist-sample-resnet18"), workers=0))
-        counts = {"train": NUM_TRAIN, "test": NUM_TEST}
-        rows = {split: tables.read_split(sample, split).slice(0, count) for split, count in counts.items()}
-        commit_raw(root.child(f"datasets/raw/{raw_name()}"), rows, like=manifest.load(sample))
-
-
-def commit_raw(uri: URI, rows: Mapping[str, pa.Table], *, like: manifest.Manifest) -> None:
-    """Commit the rows of each split as a raw dataset that says of itself what `like` does."""
-    parts = [
-        tables.write_part(uri, table.slice(start, end - start).combine_chunks(), split=split, index=index)
-        for split, table in rows.items()
-        for index, (start, end) in enumerate(images.part_bounds(len(table), 4))
-    ]
-    commits.commit(
-        uri,
-        kind="raw",
-        parents={},
-        parameters=like.parameters,
-        listed=parts,
-        schema=like.columns,
-        statistics={**like.statistics, "seconds": 0.0},
-    )
-
-
-def expected_ids() -> np.ndarray:
-    """The ids of all test rows."""
-    return np.arange(NUM_TEST)
+        recorded, uri = manifest.load(sample), root.child(f"datasets/raw/{raw_name()}")
+        tables_of = {split: tables.read_split(sample, split) for split in ("train", "test")}
+        parts = [
+            tables.write_part(
+                uri, tables_of[split].slice(start, end - start).combine_chunks(), split=split, index=index
+            )
+            for split, count in (("train", NUM_TRAIN), ("test", NUM_TEST))
+            for index, (start, end) in enumerate(images.part_bounds(count, 4))
+        ]
+        about: dict[str, Any] = {"parameters": recorded.parameters, "schema": recorded.columns}
+        statistics = {**recorded.statistics, "seconds": 0.0}
+        commits.commit(uri, kind="raw", parents={}, listed=parts, statistics=statistics, **about)
 
 
 def raw_name() -> str:
-    """Of the raw dataset of a case."""
+    """Return the name of the raw dataset of all cases."""
     return "mnist-sample-000000002003"

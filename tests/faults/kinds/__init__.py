@@ -1,6 +1,6 @@
 """Every kind of fault, and the required result."""
 
-from tests.faults.kinds import collection, flows, infrastructure, parents, s3, stored, training
-from tests.faults.kinds.register import KINDS
+from tests.faults.case import KINDS
+from tests.faults.kinds import flows, infrastructure, s3, stored, training
 
-__all__ = ["KINDS", "collection", "flows", "infrastructure", "parents", "s3", "stored", "training"]
+__all__ = ["KINDS", "flows", "infrastructure", "s3", "stored", "training"]

@@ -6,11 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.faults.case import Case, Failed
+from storage import files, manifest
+from storage.admin.gc import Garbage
+from storage.uri import Root
+from tests.faults.case import Case, Failed, kind
 from tests.faults.harness import SETTINGS, raw_name
-from tests.faults.history import Event, checkpoint_of, step, written
-from tests.faults.kinds.register import kind
+from tests.faults.history import Event, checkpoint_of, is_struck, step, written
 from tests.prefect_system import PrefectSystem
+
+_LATER_S = 2 * 24 * 3600
 
 
 @kind("flow killed in preprocess", stage="preprocess", after="raw", mid=written("/train/part-"))
@@ -35,7 +39,8 @@ def _killed_in_promote(case: Case) -> dict[str, Any]:
     case.begin(after="evaluation")
     case.run(*case.random.choice([("promote", ""), ("write", "/registry/"), ("written", "/registry/")]))
     result = case.finish()
-    case.expect_decisions(1)
+    if len(decisions := case.paths("registry/*/*.json")) != 1:
+        raise Failed(f"{len(decisions)} decisions were recorded, not 1")
     return result
 
 
@@ -117,3 +122,22 @@ def _two_at_once(case: Case, *, other_machine: bool) -> dict[str, Any]:
     if results[0]["uris"] != results[1]["uris"]:
         raise Failed("the two came to different results")
     return results[1]
+
+
+@kind("garbage collected while a flow is frozen in promote", quick=True)
+def _collected_while_frozen(case: Case) -> dict[str, Any]:
+    """What the run uses stays."""
+    case.begin(after="evaluation")
+    run = case.start("promote", action="freeze")
+    case.reaches(run, is_struck, "the flow froze")
+    before = _manifests(case)
+    garbage = Garbage(Root(case.root), keep_days=1, now=time.time() + _LATER_S)
+    removals = list(garbage.remove(garbage.find()))
+    case.send_signal(run.process.pid, signal.SIGCONT, what="the flow again")
+    if lost := before - _manifests(case):
+        raise Failed(f"gc deleted what a live run uses: {sorted(lost)}, {[removal.uri for removal in removals]}")
+    return case.expect_recovery(run)
+
+
+def _manifests(case: Case) -> set[str]:
+    return {entry.path for entry in files.walk(case.root) if entry.path.endswith("/" + manifest.NAME)}

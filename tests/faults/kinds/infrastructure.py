@@ -4,10 +4,9 @@ import signal
 from typing import Any
 
 from storage import manifest
-from tests.faults.case import Case, Failed
+from tests.faults.case import Case, Failed, kind
 from tests.faults.harness import STAGES
 from tests.faults.history import checkpoint_of, step_of
-from tests.faults.kinds.register import kind
 
 
 @kind("controller killed", process="tasks.jobs train")  # it controls the workers itself

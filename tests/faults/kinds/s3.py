@@ -3,8 +3,7 @@
 from typing import Any
 
 from storage import manifest
-from tests.faults.case import Case
-from tests.faults.kinds.register import kind
+from tests.faults.case import Case, kind
 from tests.faults.proxy import Fault
 
 

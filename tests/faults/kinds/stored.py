@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -13,15 +14,16 @@ import pyarrow.parquet as pq
 
 from storage import commits, manifest
 from storage.uri import DatasetURI
-from tests.faults.case import Case, Failed
+from tests.faults.case import Case, Failed, kind
 from tests.faults.history import is_struck, step_of
-from tests.faults.kinds.register import kind
 
 Change = Callable[[Path, Case], None]
 """Damages a file; random choices are the case's."""
+_OLDER_CPU = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+"""Has torch compute as on a machine that knows fewer instructions: the same training comes to other weights."""
 
 
-def truncate(path: Path, case: Case | None = None) -> None:
+def _truncate(path: Path) -> None:
     """Leave the first half of a file."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -57,7 +59,7 @@ def _kill_before_commit(case: Case) -> None:
 def _torn_snapshot(case: Case) -> dict[str, Any]:
     _kill_before_commit(case)
     for path in case.paths("runs/*/attempt-*/checkpoint_manager_snapshot.json"):
-        case.damage(partial(truncate, path), what=path.name)
+        case.damage(partial(_truncate, path), what=path.name)
     return case.expect_resumed_at_epoch_2(case.finish())
 
 
@@ -128,4 +130,21 @@ def _disk_full(case: Case) -> dict[str, Any]:
     after, at = case.random.choice([*places, ("checkpoint", "/predictions/"), ("predictions", "/evaluations/")])
     case.begin(after=after)
     case.expect_refusal(case.start("write", at, action="full"), "is full")
+    return case.finish()
+
+
+@kind("checkpoint removed and trained again on another machine")
+def _trained_again(case: Case) -> dict[str, Any]:
+    """Predictions, evaluation and report of the damaged checkpoint are there, and are not results of the new one."""
+    case.begin(after="report", env=_OLDER_CPU)
+    if case.golden.weights == case.harness.golden.weights:
+        raise Failed("the other machine computes the same")
+    (weights,) = case.paths("checkpoints/*/weights-*")
+    case.damage(partial(_truncate, weights), what=weights.name)
+    case.expect_refusal(case.start(), "restore it", "run again")
+    shutil.rmtree(weights.parent)  # as the message says
+    stopped = case.start()
+    case.expect_refusal(stopped, "was made from other bytes than", "rm -r")
+    for folder in re.findall(r"rm -r (\S+)", stopped.log.read_text()):  # so does this one
+        shutil.rmtree(folder, ignore_errors=True)
     return case.finish()

@@ -3,9 +3,8 @@
 from typing import Any
 
 from storage import files
-from tests.faults.case import Case, Failed
+from tests.faults.case import Case, Failed, kind
 from tests.faults.history import step
-from tests.faults.kinds.register import kind
 from tests.learning import lite0
 
 _STEPS_UNTIL_SEEN = 2
@@ -31,8 +30,8 @@ def _struck_in_step(
 ) -> dict[str, Any]:
     case.begin(*[f"loader={loader}"] * bool(loader), after="prepared", workers=workers)
     case.options = options
-    skip = case.random.randrange(15)
-    return case.expect_recovery(case.start("step", _any_epoch(case), action=action, rank=_any_rank(case), skip=skip))
+    skip, epoch, rank = case.random.randrange(15), case.random.randint(1, 2), case.random.randrange(workers)
+    return case.expect_recovery(case.start("step", f"epoch {epoch}", action=action, rank=rank, skip=skip))
 
 
 @kind("worker killed after the backbone was unfrozen")
@@ -62,11 +61,3 @@ def _diverges(case: Case) -> None:
     steps = sum(step(event) for event in case.history.events())
     if steps > _STEPS_UNTIL_SEEN * case.workers * 2:  # of each rank, twice as many as it may take
         raise Failed(f"training went on for {steps} steps after it had diverged")
-
-
-def _any_epoch(case: Case) -> str:
-    return f"epoch {case.random.randint(1, 2)}"
-
-
-def _any_rank(case: Case) -> int:
-    return case.random.randrange(case.workers)
