@@ -142,10 +142,6 @@ def test_public_data_set_is_read_or_refused_as_the_docs_say(local: Root, paths: 
     assert {file.path: predicted[file.path] for file in data.files} == {file.path: file.label for file in data.files}
 
 
-def test_the_docs_show_at_least_forty_public_data_sets() -> None:
-    assert len({entry[0] for entry in PUBLIC}) == len(PUBLIC) >= 40
-
-
 def expanded(pattern: str) -> list[str]:
     """Return the paths that a pattern such as `{train,test}/1.png` stands for."""
     before, has_choice, rest = pattern.partition("{")

@@ -1,11 +1,7 @@
 """Stages without Ray: the same bytes, checkpoints from which a run resumes, and the error messages of jobs."""
 
-import os
 import shutil
-import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +12,6 @@ from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.train import attempts
 from tasks.learning import training_state, user_code
 from tasks.learning.epoch_metrics import EpochMetrics
-from tasks.learning.modeling import Classifier
 from tasks.stages import TrainSpec
 from tests.jobs import raw
 from tests.jobs.raw import run
@@ -82,25 +77,6 @@ def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is
     _, place, source, kept = str(caught.value).splitlines()
     assert (place, source) == (f"  {file}, line 6, in forward", "    return super().forward(x)")
     assert "torch/nn/modules/linear.py" in Path(kept.removeprefix("  full traceback: ")).read_text()
-
-
-def test_a_breakpoint_in_the_model_is_reached_in_the_process_of_the_flow(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reached: list[tuple[int, bool, Any]] = []
-
-    def here() -> None:
-        reached.append((os.getpid(), threading.current_thread() is threading.main_thread(), sys.stdout))
-
-    def forward(model: Classifier, images: torch.Tensor) -> torch.Tensor:
-        breakpoint()
-        return usual(model, images)
-
-    usual = Classifier.forward
-    monkeypatch.setattr(sys, "breakpointhook", here)
-    monkeypatch.setattr(Classifier, "forward", forward)
-    run(raw.to_train(Root(str(tmp_path)), prepared, epochs=1))
-    assert set(reached) == {(os.getpid(), True, sys.stdout)}
 
 
 def test_an_attempt_that_trained_on_other_bytes_is_refused_with_the_next_step(

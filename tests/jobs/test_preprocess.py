@@ -8,14 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage import commits, manifest, tables
+from storage import commits, files, manifest, tables
 from storage.manifest import Manifest
 from storage.uri import DatasetURI, Root
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.preprocess.job import exact_sums
-from tasks.learning import images
+from tasks.learning import images, training_state
 from tasks.stages import PreprocessSpec
+from tests.jobs import raw
+from tests.learning.training import same
 
 CLASSES = ("cat", "dog")
 COLUMNS = images.schema((2, 2, 1), CLASSES)
@@ -151,3 +153,22 @@ def test_split_without_rows_is_refused_by_name(tmp_path: Path, empty: str) -> No
     train, test = rows(0, 0 if empty == "train" else 40), rows(100, 0 if empty == "test" else 10)
     with pytest.raises(ValueError, match=f"the raw dataset has no rows in split '{empty}'"):
         prepare(tmp_path, train, test)
+
+
+@pytest.mark.usefixtures("more_models")
+def test_other_test_rows_or_none_that_can_be_read_give_the_same_rows_statistics_and_weights(tmp_path: Path) -> None:
+    weights, rows, statistics = [], [], []
+    for number in (30, 7):
+        root = Root(str(tmp_path / str(number)))
+        prepare = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=number))
+        raw.run(prepare)
+        prepared = manifest.load(prepare.target)
+        rows.append([file.sha256 for split in ("train", "validation") for file in prepared.split(split)])
+        statistics.append([prepared.statistics[name] for name in ("mean", "std")])
+        for file in prepared.split("test"):
+            files.remove(prepare.target.child(file.path))
+        train = raw.to_train(root, prepare.target, epochs=2)
+        raw.run(train)
+        weights.append(training_state.load_model(train.target)[0].state_dict())
+    assert rows[0] == rows[1] and statistics[0] == statistics[1]
+    assert same(*weights)

@@ -1,6 +1,7 @@
 """Recipe fields of a training's steps and checkpoints, in whole jobs: which epochs are kept, and where graphs run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -79,8 +80,21 @@ def test_loaders_give_the_same_weights_with_torchvisions_transforms(prepared: Da
     assert same(*models)
 
 
-def test_graph_of_several_workers_is_refused_before_they_start(prepared: DatasetURI, tmp_path: Path) -> None:
-    spec = raw.to_train(Root(str(tmp_path)), prepared, step="graph", device="cuda")
-    with pytest.raises(ValueError, match="^step must be eager with 2 workers and loader=resident, got 'graph'; "):
-        choices.choose_loader(spec, manifest.load(prepared), workers=2)
-    assert choices.choose_loader(spec, manifest.load(prepared), workers=1) == "resident"
+@pytest.mark.parametrize(
+    ("changes", "workers", "message"),
+    [
+        (
+            {"step": "graph", "device": "cuda"},
+            2,
+            "^step must be eager with 2 workers and loader=resident, got 'graph'",
+        ),
+        ({"batch_size": 1000}, 1, r"batch_size must be at least .* got 1000 with 1 worker and \d+ rows on one of them"),
+        ({"batch_size": 3}, 4, "batch_size must be at least .* got 3 with 4 workers and 0 rows on one of them"),
+    ],
+)
+def test_settings_with_which_some_worker_cannot_train_are_refused_before_they_start(
+    prepared: DatasetURI, tmp_path: Path, changes: dict[str, Any], workers: int, message: str
+) -> None:
+    spec = raw.to_train(Root(str(tmp_path)), prepared, **changes)
+    with pytest.raises(ValueError, match=message):
+        choices.choose_loader(spec, manifest.load(prepared), workers=workers)

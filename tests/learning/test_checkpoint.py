@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from storage import commits, manifest
-from storage.manifest import Damaged, Parent
+from storage.manifest import Parent
 from storage.uri import URI, CheckpointURI
 from tasks.jobs.train import attempts
 from tasks.learning import checkpoint, training_state
@@ -177,18 +177,6 @@ class TestCommit:
         with pytest.raises(RuntimeError, match=message):
             commit(scratch, target)
         assert manifest.find(target) is None
-
-    def test_weights_of_another_epoch_than_the_best_are_not_needed(self, scratch: URI, target: CheckpointURI) -> None:
-        flip(Path(scratch, EPOCHS[3], WEIGHTS))
-        assert commit(scratch, target).statistics["best_epoch"] == 2
-
-    def test_damage_after_the_commit_is_noticed_before_the_weights_are_used(
-        self, scratch: URI, target: CheckpointURI
-    ) -> None:
-        committed = commit(scratch, target)
-        flip(next(Path(target, file.path) for file in committed.files if file.path.startswith("weights")))
-        with pytest.raises(Damaged, match="SHA-256"):
-            training_state.load_model(target)
 
     def test_something_else_than_a_committed_checkpoint_is_refused(self, target: CheckpointURI) -> None:
         with pytest.raises(FileNotFoundError, match=f"{target} is not committed"):

@@ -114,13 +114,6 @@ def test_a_picture_that_cannot_be_read_is_named_with_the_reason(model: inference
         model.prepare([encoded(3, 0), b""])
 
 
-def test_a_model_that_is_not_there_is_refused_by_name(root: Root, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no champion of 'mnits'; choose one: champion:mnist$"):
-        inference.load("champion:mnits", storage=str(root))
-    with pytest.raises(FileNotFoundError, match="is not committed"):
-        inference.load(str(tmp_path / "nothing"))
-
-
 def test_batches_start_large_and_are_halved_until_they_fit(
     root: Root, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,12 +76,6 @@ class TestContract:
         with ThreadPoolExecutor(4) as pool:
             assert all(one.result() for one in [pool.submit(is_gone) for _ in range(4)])
 
-    def test_walk_finds_every_file_below_with_its_size(self, root: Root) -> None:
-        for name in ("a/file", "a/deep/er/file", "a/.tmp-left", "ab/file", "a-file"):
-            files.put(root.child(name), b"x" * len(name), mode="create")
-        found = [(entry.path, entry.size) for entry in files.walk(root.child("a"))]
-        assert found == [(".tmp-left", 11), ("deep/er/file", 14), ("file", 6)]
-
     def test_special_characters_in_names_are_literal(self, root: Root) -> None:
         for name in ODD_NAMES:
             files.put(root.child(f"{name}/file"), b"content")

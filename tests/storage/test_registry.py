@@ -77,9 +77,6 @@ class TestWhole:
         """Where a decision lies."""
         return root.child(f"registry/mnist/{number:06d}.json")
 
-    def test_rollback_is_a_field_whatever_the_reason_says(self, root: Root) -> None:
-        assert registry.withdrawn(registry.history(root, "mnist")) == {"/checkpoints/b-2"}
-
     @pytest.mark.parametrize("number", [1, 2, 3, 4])
     def test_every_flipped_bit_is_noticed(self, root: Root, number: int) -> None:
         content = files.read(self.entry(root, number))

@@ -36,11 +36,6 @@ def test_table_comes_back_with_its_types_and_metadata(uri: DatasetURI, count: in
     assert tables.read_part(uri, file, columns=["label"]).equals(images(count).select(["label"]))
 
 
-def test_description_holds_types_and_metadata() -> None:
-    columns = {"id": "int64", "image": "fixed_size_binary[784]", "label": "int64"}
-    assert tables.describe(images(1).schema) == {"columns": columns, "metadata": METADATA}
-
-
 def test_same_table_has_the_same_bytes_and_name_and_another_table_another_name(uri: DatasetURI) -> None:
     first, again = (tables.write_part(uri, images(), split="train", index=0) for _ in range(2))
     assert again == first
