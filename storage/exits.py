@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -27,16 +27,16 @@ Storage = Annotated[
     typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help="storage root: a folder or s3://bucket/prefix"),
 ]
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., object])
 
 
-def command(app: typer.Typer, **options: Any) -> Callable[[_Command], _Command]:
+def command(app: typer.Typer, *, epilog: str | None = None) -> Callable[[_Command], _Command]:
     """Register the decorated function as a command of `app`; its docstring is the help."""
 
     def register(function: _Command) -> _Command:
         text = inspect.getdoc(function) or ""
         summary = " ".join(text.partition("\n\n")[0].split())  # else the list of commands cuts it
-        return app.command(help=verbatim(text), short_help=summary, **options)(function)
+        return app.command(help=verbatim(text), short_help=summary, epilog=epilog)(function)
 
     return register
 

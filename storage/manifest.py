@@ -14,6 +14,8 @@ from storage.kinds import KINDS
 from storage.producer import producer
 from storage.uri import URI, Root
 
+JSON = dict[str, Any]
+"""A JSON object, of which a reader knows the fields that it reads."""
 NAME = "_manifest.json"
 """File name of a manifest, directly below the URI that it commits."""
 DIGEST_LENGTH = 12

@@ -7,12 +7,19 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage.error_policy import EXPIRED_CODES, is_transient_on_s3
 from storage.uri import URI, redact_text
 
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+    from pyarrow.fs import PyFileSystem
+    from s3fs import S3FileSystem
+
 T = TypeVar("T")
+_Answer = dict[str, Any]
+"""What botocore returns for a request."""
 
 ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 """Environment variables with the address of an S3 server other than Amazon's."""
@@ -82,9 +89,9 @@ def read(uri: URI, *, etag: str | None = None, **which: Any) -> bytes:
 
     Raises `Overwritten` if the file's ETag is not `etag`, if given.
     """
-    condition: dict[str, Any] = {"IfMatch": f'"{etag}"'} if etag else {}
+    which |= {"IfMatch": f'"{etag}"'} if etag else {}
     try:
-        return with_retries(lambda: bytes(_call("get_object", uri, **which, **condition)["Body"].read()))
+        return with_retries(lambda: bytes(_call("get_object", uri, **which)["Body"].read()))
     except FileExistsError:
         raise Overwritten(errno.EIO, "it was overwritten while being read", str(uri)) from None
 
@@ -162,7 +169,7 @@ def has_content(uri: URI) -> bool:
     return bool(_call("list_objects_v2", uri, Prefix=_prefix(uri), MaxKeys=1, quickly=True).get("Contents"))
 
 
-def for_pyarrow() -> Any:
+def for_pyarrow() -> "PyFileSystem":
     """Return a file system for libraries that take pyarrow's; it reads the same configuration as all of this module.
 
     pyarrow's own client ignores `endpoint_url` in `~/.aws/config`.
@@ -172,7 +179,7 @@ def for_pyarrow() -> Any:
     return PyFileSystem(FSSpecHandler(_s3fs()))
 
 
-def _s3fs() -> Any:
+def _s3fs() -> "S3FileSystem":
     import s3fs
 
     return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)  # a cached one keeps expired keys
@@ -200,7 +207,7 @@ def _remove(uri: URI, keys: Sequence[str]) -> None:
             raise ClientError({"Error": failed}, "DeleteObjects")
 
 
-def _pages(folder: URI, **options: str) -> Iterator[dict[str, Any]]:
+def _pages(folder: URI, **options: str) -> Iterator[_Answer]:
     """Yield the listing of all keys below `folder`, 1,000 at a time."""
     while True:
         page = _request("list_objects_v2", folder, Prefix=_prefix(folder), **options)
@@ -213,11 +220,11 @@ def _pages(folder: URI, **options: str) -> Iterator[dict[str, Any]]:
         options["ContinuationToken"] = token
 
 
-def _request(verb: str, uri: str, **arguments: Any) -> dict[str, Any]:
+def _request(verb: str, uri: str, **arguments: Any) -> _Answer:
     return with_retries(lambda: _call(verb, uri, **arguments))
 
 
-def _call(verb: str, uri: str, *, quickly: bool = False, **arguments: Any) -> dict[str, Any]:
+def _call(verb: str, uri: str, *, quickly: bool = False, **arguments: Any) -> _Answer:
     """Send one request about the file or bucket `uri` to S3; raises a refusal of S3 as an `OSError` of its kind."""
     bucket, key = _split(uri)
     if verb.endswith("object"):
@@ -225,7 +232,7 @@ def _call(verb: str, uri: str, *, quickly: bool = False, **arguments: Any) -> di
     aws = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
     with _refusals(uri):
         client = _client(quickly, os.getpid(), aws)
-        answer: dict[str, Any] = getattr(client, verb)(Bucket=bucket, **arguments)
+        answer: _Answer = getattr(client, verb)(Bucket=bucket, **arguments)
     return answer
 
 
@@ -255,7 +262,7 @@ def _refusals(uri: str) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=4)
-def _client(quickly: bool, process: int, environment: frozenset[tuple[str, str]]) -> Any:
+def _client(quickly: bool, process: int, environment: frozenset[tuple[str, str]]) -> "BaseClient":
     """Connect; a forked process, or one whose `environment` changed, needs another client."""
     from botocore.config import Config  # only where S3 is used: the import takes a quarter of a second
     from botocore.session import get_session

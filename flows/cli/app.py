@@ -32,7 +32,7 @@ from storage import exits, terminal
 from tasks.jobs import dashboard
 
 _Options = TypeVar("_Options", bound=StorageOptions)
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 STARTING = "starting: checking the request ..."
 """First line of a run: the imports and checks that follow it take seconds."""
 
@@ -63,7 +63,7 @@ def _command(epilog: str) -> Callable[[_Function], _Function]:
 
     def register(function: _Function) -> _Function:
         @functools.wraps(function)
-        def begin(options: StorageOptions) -> Any:
+        def begin(options: StorageOptions) -> object:
             if isinstance(options, FlowOptions | ExportOptions) and not getattr(options, "check", False):
                 exits.note(STARTING)
             if getattr(options, "dashboard", False):
@@ -77,11 +77,11 @@ def _command(epilog: str) -> Callable[[_Function], _Function]:
     return register
 
 
-def taking(options: type[_Options], function: Callable[[_Options], Any]) -> Callable[..., Any]:
+def taking(options: type[_Options], function: Callable[[_Options], object]) -> Callable[..., object]:
     """Return `function` with a parameter for each field of `options`, instead of one for all of them."""
 
     @functools.wraps(function)
-    def command(**values: Any) -> Any:
+    def command(**values: Any) -> object:
         return function(options(**values))
 
     command.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]

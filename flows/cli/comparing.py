@@ -1,9 +1,8 @@
 """The commands `mistakes` and `diff`: what models get wrong, and what is different in two results or runs, and why."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 import pandas as pd
 
@@ -12,6 +11,7 @@ from flows.cli.options import DiffOptions, MistakesOptions
 from flows.cli.storage_commands import existing_root
 from storage import exits, kinds, terminal
 from storage.decision import metric_title
+from storage.manifest import JSON
 from storage.uri import DatasetURI
 from tasks.comparing import data, results
 from tasks.comparing.diff import diff as compare
@@ -48,14 +48,14 @@ def mistakes(options: MistakesOptions) -> int:
     return 0
 
 
-def _copy_name(number: int, row: dict[str, Any], *, total: int) -> str:
+def _copy_name(number: int, row: JSON, *, total: int) -> str:
     """Return the name of a copy, without its suffix: `007 dog as cat, photo 3`."""
     name = PurePosixPath(row["file"]).stem if "file" in row else f"id {row['id']}"
     name += f" row {row['row']}" if row.get("row") is not None else ""
     return f"{number:0{len(str(total))}} {row['label']} as {row['prediction']}, {name}"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
@@ -72,7 +72,7 @@ def diff(options: DiffOptions) -> int:
     return 0
 
 
-def _lines(document: Mapping[str, Any]) -> Iterator[str]:
+def _lines(document: JSON) -> Iterator[str]:
     yield from terminal.table([(name.upper(), document[name]["created"], document[name]["uri"]) for name in "ab"])
     yield "what changed"
     yield from (f"  {line}" for line in document["changes"] or ["nothing that is recorded"])
@@ -96,19 +96,19 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield from _list(f"{sort}: file, label, prediction of A and of B", rows)
 
 
-def _before(row: Mapping[str, Any]) -> tuple[str, str]:
+def _before(row: Mapping[str, str]) -> tuple[str, str]:
     before = [f"{name} was {row[f'{name}_before']}" for name in ("file", "class", "split") if f"{name}_before" in row]
     return row["class"], ", ".join(before)
 
 
-def _list(title: str, rows: list[Any]) -> Iterator[str]:
+def _list(title: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     if rows:
         yield f"{title} ({len(rows):,})"
         yield from (f"  {line}" for line in terminal.table(rows[:_SHOWN]))
         yield from [f"  ... and {len(rows) - _SHOWN:,} more: --json"] if len(rows) > _SHOWN else []
 
 
-def _metrics(metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+def _metrics(metrics: Mapping[str, JSON]) -> Iterator[tuple[str, ...]]:
     yield "", "A", "B", "difference", ""
     for name, values in metrics.items():
         chance = "" if values["lower"] is None else f"95 % interval {values['lower']:+.4f} to {values['upper']:+.4f}, "

@@ -5,13 +5,12 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from storage import files, manifest, tables
 from storage.kinds import PROBABILITY_PREFIX
-from storage.manifest import File
+from storage.manifest import JSON, File
 from storage.uri import URI, DatasetURI, PredictionsURI
 from tasks.images import row_tables
 from tasks.learning import images
@@ -44,7 +43,7 @@ def write_csv(uri: PredictionsURI, path: Path, *, min_confidence: float | None =
 
 def _rows(
     uri: PredictionsURI, part: File, labels: Sequence[str], reasons: Mapping[str, str], minimum: float
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JSON]:
     """Yield the rows of one part with the names of label and predicted class, or the reason why there is none."""
     table = tables.read_part(uri, part)
     classes = answers.classes_of(table.column_names)
@@ -64,7 +63,7 @@ def _rows(
         }
 
 
-def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, has_mark: bool) -> None:
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]], *, has_mark: bool) -> None:
     """Replace `path` by a CSV table of these columns of `rows`, in one step; `has_mark`: with that of UTF-8, for Excel.
 
     A cell that a spreadsheet would take for a formula gets an apostrophe, which makes it text.
@@ -73,7 +72,7 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
     files.put(URI(str(path)), text.encode("utf-8-sig" if has_mark else "utf-8"))
 
 
-def _line(cells: Iterable[Any]) -> str:
+def _line(cells: Iterable[object]) -> str:
     line = io.StringIO(newline="")
     csv.writer(line).writerow(_FORMULA.sub(r"\1'", cell) if isinstance(cell, str) else cell for cell in cells)
     return line.getvalue().removesuffix("\r\n") + "\n"  # the writer's CR LF makes it quote a cell with a CR

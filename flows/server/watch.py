@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import httpx
@@ -77,7 +76,7 @@ class Watch:
             self._signs.clear()  # heartbeats may have been lost with the server
             yield f"cannot read the server's runs; trying again: {type(error).__name__}: {error}"
 
-    def _new_state(self, client: SyncPrefectClient, run: FlowRun) -> State[Any] | None:
+    def _new_state(self, client: SyncPrefectClient, run: FlowRun) -> State[None] | None:
         """Return the state that a run without a process gets; None for any other run."""
         assert run.state is not None
         sign = (run.state.id, count_heartbeats(client, run))
@@ -111,11 +110,13 @@ def _unfinished_runs(client: SyncPrefectClient) -> list[FlowRun]:
     return begun + [run for run in crashed if run.state and run.state.name != GIVEN_UP]
 
 
-def _read(client: SyncPrefectClient, types: list[StateType], **more: Any) -> list[FlowRun]:
+def _read(
+    client: SyncPrefectClient, types: list[StateType], end_time: filters.FlowRunFilterEndTime | None = None
+) -> list[FlowRun]:
     wanted = filters.FlowRunFilter(
         tags=filters.FlowRunFilterTags(all_=[PROJECT]),
         state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types)),
-        **more,
+        end_time=end_time,
     )
     runs: list[FlowRun] = []
     while len(page := client.read_flow_runs(flow_run_filter=wanted, limit=200, offset=len(runs))) == 200:
@@ -123,7 +124,7 @@ def _read(client: SyncPrefectClient, types: list[StateType], **more: Any) -> lis
     return [run for run in runs + page if run.state and run.deployment_id]
 
 
-def _restarted(client: SyncPrefectClient, run: FlowRun) -> State[Any]:
+def _restarted(client: SyncPrefectClient, run: FlowRun) -> State[None]:
     """Return the state of a run that is restarted, or given up after its last restart."""
     num_restarts = sum(state.message == _RESTARTED for state in client.read_flow_run_states(run.id))
     if num_restarts < MAX_RESTARTS:
@@ -131,7 +132,7 @@ def _restarted(client: SyncPrefectClient, run: FlowRun) -> State[Any]:
     return Crashed(name=GIVEN_UP, message=f"crashed after {num_restarts} restarts; press Retry in the UI to resume")
 
 
-def _cancelled() -> State[Any]:
+def _cancelled() -> State[None]:
     return Cancelled(message="its process ended while the run was being cancelled")
 
 
@@ -157,7 +158,7 @@ def _with_processes() -> set[str]:
     return ids
 
 
-def _set_state(client: SyncPrefectClient, earlier: FlowRun, state: State[Any]) -> Iterator[str]:
+def _set_state(client: SyncPrefectClient, earlier: FlowRun, state: State[None]) -> Iterator[str]:
     """Set the state of a run unless it has changed since it was listed; mark its unfinished task runs as Crashed."""
     run = client.read_flow_run(earlier.id)
     if not (run.state and earlier.state and run.state.id == earlier.state.id):

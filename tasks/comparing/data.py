@@ -5,12 +5,13 @@ The user's image files are compared by their SHA-256, other rows by their pixels
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from storage import kinds, tables
+from storage.manifest import JSON
 from tasks.comparing.results import Results
 from tasks.images import row_tables
 from tasks.learning import images
@@ -26,16 +27,16 @@ _KEYS: Sequence[list[str]] = (
 )
 """Columns by which the rows of two datasets are matched, in turn: the content says more than the name."""
 
-NONE: Final[Mapping[str, Any]] = {
+NONE: Final[JSON] = {
     "unit": "row",
     "counts": dict.fromkeys(SORTS, 0),
     "by_class": {},
-    **dict[str, Any](dict.fromkeys(SORTS, ())),
+    **dict.fromkeys(SORTS, ()),
 }
 """Changes of data that is the same."""
 
 
-def compare(a: Results, b: Results) -> dict[str, Any]:
+def compare(a: Results, b: Results) -> JSON:
     """Return the changes of the data from `a` to `b`: their numbers, also by class, and their rows.
 
     A row that was renamed, relabelled or moved is told by its digest from one that was removed and another added. Rows
@@ -77,12 +78,12 @@ def match(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> tuple[pd.Index, 
     return pd.Index(pairs["place_x"]), pd.Index(pairs["place_y"])
 
 
-def _alone(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def _alone(rows: pd.DataFrame) -> list[dict[str, str]]:
     columns = ["file", "class", "split"]
     return [{name: row[name] for name in columns} for row in rows.sort_values("file").to_dict("records")]
 
 
-def _pairs(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def _pairs(rows: pd.DataFrame) -> list[dict[str, str]]:
     """Describe rows as they are now; what was different before has `_before` in its name."""
     documents = []
     for row in rows.sort_values("file_b").to_dict("records"):
@@ -91,7 +92,7 @@ def _pairs(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return documents
 
 
-def _by_class(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, int]]:
+def _by_class(rows: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[str, dict[str, int]]:
     """Count each sort of change by class; for another class as `cat -> dog`."""
     counts: dict[str, Counter[str]] = {}
     for sort, its in rows.items():

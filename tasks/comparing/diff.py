@@ -1,13 +1,12 @@
 """What is different in two results or runs: data, recipe, code, versions, hardware, metrics and test rows."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pandas as pd
 
 from storage import kinds, manifest, reference
 from storage.decision import METRICS
-from storage.manifest import Damaged, Manifest
+from storage.manifest import JSON, Damaged, Manifest
 from storage.terminal import count
 from storage.uri import DatasetURI, PredictionsURI
 from tasks.comparing import data
@@ -24,12 +23,12 @@ _SHOWN = 3
 """Most classes in a line."""
 
 
-def diff(a: Results, b: Results) -> dict[str, Any]:
+def diff(a: Results, b: Results) -> JSON:
     """Return everything that is different in `b` from `a` as JSON values, and in `changes` a line for each cause.
 
     What cannot be compared, such as deleted data, is none, and `notes` says why.
     """
-    document: dict[str, Any] = {"a": _described(a), "b": _described(b), "changes": []}
+    document: JSON = {"a": _described(a), "b": _described(b), "changes": []}
     document |= {"data": None, **_settings(a, b), "test_rows": None, "notes": {}}
     first, second = map(_content, (a, b))
     is_same = first is not None and first == second
@@ -45,7 +44,7 @@ def diff(a: Results, b: Results) -> dict[str, Any]:
     return document
 
 
-def _described(side: Results) -> dict[str, Any]:
+def _described(side: Results) -> JSON:
     trained, evaluated = side.manifest(kinds.CHECKPOINT), side.manifest(kinds.EVALUATION)
     newest = trained or next(recorded for _, recorded in side.manifests.values())
     return {
@@ -64,7 +63,7 @@ def _content(side: Results) -> str | None:
     return prepared.parents["raw"].content if prepared and "raw" in prepared.parents else None
 
 
-def _settings(a: Results, b: Results) -> dict[str, dict[str, dict[str, Any]]]:
+def _settings(a: Results, b: Results) -> dict[str, dict[str, JSON]]:
     """Return the fields of recipe, code, versions and hardware that differ, each with both values."""
     both = [kind for kind in _MADE_BY if a.manifest(kind) and b.manifest(kind)]
     sides = [{kind.name: recorded for kind in both if (recorded := side.manifest(kind))} for side in (a, b)]
@@ -79,10 +78,10 @@ def _settings(a: Results, b: Results) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def _groups(manifests: Mapping[str, Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _groups(manifests: Mapping[str, Manifest]) -> Iterator[tuple[str, JSON]]:
     """Yield the settings of a run by group; `manifests` are of its results, from the checkpoint back to the data."""
     trained, newest = manifests.get(kinds.CHECKPOINT.name), next(iter(manifests.values()), None)
-    fields: dict[str, Any] = {}
+    fields: JSON = {}
     for recorded in reversed(list(manifests.values())):
         fields |= recorded.parameters
     if trained:
@@ -97,7 +96,7 @@ def _groups(manifests: Mapping[str, Manifest]) -> Iterator[tuple[str, dict[str, 
     yield "hardware", {"training": "; ".join(ran.get("hardware", ())), **ran.get("resolved", {})}
 
 
-def _lines(document: Mapping[str, Any]) -> Iterator[str]:
+def _lines(document: JSON) -> Iterator[str]:
     """Yield a line for each cause: a sort of change in the data, a field of recipe, code, versions or hardware."""
     changes = document["data"] or data.NONE
     for sort, number in changes["counts"].items():
@@ -111,11 +110,11 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{group}: {name} {_shown(values['a'])} -> {_shown(values['b'])}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _compare_test_rows(a: Results, b: Results, *, is_same_data: bool) -> dict[str, Any]:
+def _compare_test_rows(a: Results, b: Results, *, is_same_data: bool) -> JSON:
     """Return the metrics of both on the test rows that they share, and each row that only one of them gets right.
 
     The rows are those of one dataset, if both models predicted it, else those with equal pixels. Rows that one of the
@@ -176,7 +175,7 @@ def _metrics(both: pd.DataFrame, dataset: DatasetURI) -> dict[str, dict[str, flo
     }
 
 
-def _rows(rows: pd.DataFrame, *, by: str) -> list[dict[str, Any]]:
+def _rows(rows: pd.DataFrame, *, by: str) -> list[JSON]:
     """Describe rows, those on which a model was wrong with the highest probability first."""
     rows = rows.sort_values([by, "id_b"], ascending=[False, True])
     names = names_of(rows.filter(like="_b").rename(columns=lambda name: name.removesuffix("_b")))

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,10 +37,11 @@ def write(model: Model, facts: Mapping[str, str]) -> bytes:
     with _reasons("its code cannot be traced for any number of images"):
         program = torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     with _reasons("ONNX cannot express its code; use another architecture"):
-        names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT]}
-        exported = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False, **names)
+        exported = torch.onnx.export(
+            program, input_names=[INPUT], output_names=[OUTPUT], dynamo=True, opset_version=OPSET, verbose=False
+        )
     assert exported is not None  # only without dynamo
-    proto: Any = exported.model_proto
+    proto = exported.model_proto
     proto.ir_version, graph = IR_VERSION, proto.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]  # paths and code of this machine

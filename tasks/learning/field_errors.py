@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, TypeVar, dataclass_transform
+from typing import TypeVar, dataclass_transform
 
 import pydantic
 from pydantic import ConfigDict, Field, ValidationError
@@ -18,7 +18,7 @@ def group(cls: _Class) -> _Class:
     check = checked.__init__
 
     @functools.wraps(check)
-    def init(self: object, **fields: Any) -> None:
+    def init(self: object, **fields: object) -> None:
         try:
             check(self, **fields)
         except ValidationError as error:

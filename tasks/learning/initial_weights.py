@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from storage.uri import URI, check_name
 from tasks.learning.field_errors import group
@@ -57,7 +57,7 @@ class Champion:
             check_name(self.registered_model, field="start=champion:NAME")
 
 
-def start_from_text(text: str) -> dict[str, Any]:
+def start_from_text(text: str) -> dict[str, str]:
     """Return the fields of the start that `text` spells, as `to_dict` gives them; `start_to_text` is the inverse."""
     kind, separator, name = text.partition(":")
     if text in ("random", "pretrained"):
@@ -72,7 +72,7 @@ def start_from_text(text: str) -> dict[str, Any]:
     )
 
 
-def start_to_text(start: Mapping[str, Any]) -> str:
+def start_to_text(start: Mapping[str, str]) -> str:
     """Spell a start as `--set start=...` takes it."""
     name = start.get("registered_model")
     return str(start.get("file") or (f"champion:{name}" if name else start["kind"]))

@@ -1,7 +1,6 @@
 """Optimizer and learning-rate schedule of a recipe."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,18 +30,20 @@ def make_optimizer(
             got = f"{type(optimizer).__name__} and {type(schedule).__name__}"
             raise TypeError(f"optimizer {recipe.factory} must return an Optimizer and an LRScheduler, got {got}")
     else:
-        options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "fused": True}
         trained, scaled = list(model.parameters()), {id(weight) for weight in backbone if backbone_scale != 1}
         if isinstance(recipe, SGD):
             trained = [parameter for parameter in trained if parameter.requires_grad]
         groups = [[weight for weight in trained if (id(weight) in scaled) == is_scaled] for is_scaled in (False, True)]
         rates = [recipe.learning_rate, recipe.learning_rate * backbone_scale][: 1 + bool(scaled)]
         parameters = [{"params": weights, "lr": rate} for weights, rate in zip(groups, rates, strict=False)]
+        decay = recipe.weight_decay
         if isinstance(recipe, AdamW):
-            optimizer = torch.optim.AdamW(parameters, **options)
+            optimizer = torch.optim.AdamW(parameters, weight_decay=decay, fused=True)
         else:
-            nesterov = recipe.momentum > 0
-            optimizer = torch.optim.SGD(parameters, **options, momentum=recipe.momentum, nesterov=nesterov)
+            momentum = recipe.momentum
+            optimizer = torch.optim.SGD(
+                parameters, momentum=momentum, weight_decay=decay, nesterov=momentum > 0, fused=True
+            )
         schedule = OneCycleLR(
             optimizer,
             max_lr=rates,
@@ -67,7 +68,7 @@ def align_state(optimizer: Optimizer) -> None:
                 state[name] = torch.empty_like(weight).copy_(value)
 
 
-def _align_gradients(optimizer: Optimizer, *_: Any) -> None:
+def _align_gradients(optimizer: Optimizer, *_: object) -> None:
     """Give each gradient the layout of its weight: fused kernels for CPUs read both in memory order (torch 2.14)."""
     for group in optimizer.param_groups:
         for weight in group["params"]:

@@ -140,7 +140,7 @@ def check_listed() -> list[Path]:
     return paths
 
 
-def reference(thing: Any) -> str:
+def reference(thing: object) -> str:
     """Return the name under which a recipe refers to `thing`, a top-level object of the recipe's file.
 
     Args:

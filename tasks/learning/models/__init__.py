@@ -10,7 +10,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tasks.learning import user_code
 
@@ -75,7 +75,7 @@ def build(name: str, *, image_shape: Sequence[int], num_classes: int, pretrained
     else:
         factory = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").build
     takes_it = user_code.PRETRAINED in inspect.signature(factory).parameters
-    options: dict[str, Any] = {user_code.PRETRAINED: pretrained} if takes_it else {}
+    options = {user_code.PRETRAINED: pretrained} if takes_it else {}
     model = factory(image_shape=image_shape, num_classes=num_classes, **options)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model {name} must return a torch.nn.Module, got {type(model).__name__}")
@@ -87,7 +87,7 @@ def _timms(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Mo
 
     height, width, channels = image_shape
     config = timm.get_pretrained_cfg(name.removeprefix(TIMM))
-    options: dict[str, Any] = {"img_size": (height, width)} if config and config.fixed_input_size else {}
+    options = {"img_size": (height, width)} if config and config.fixed_input_size else {}
     model: nn.Module = timm.create_model(
         name.removeprefix(TIMM), pretrained=False, num_classes=num_classes, in_chans=channels, **options
     )
