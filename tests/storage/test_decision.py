@@ -1,1 +1,0 @@
-"""Difference of two models' accuracies: printed, and stored."""
