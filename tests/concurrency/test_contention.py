@@ -58,9 +58,9 @@ def _check_commits(outcomes: list[dict[str, Any]]) -> None:
             digests.setdefault(outcome["dataset"], set()).add(outcome["digest"])
     assert len(digests) > WORKERS
     for uri, seen in digests.items():
-        made = manifest.verify(URI(uri))
-        assert seen == {worker.digest(made)}
-        assert manifest.read_file(URI(uri), made.files[0]).decode() == made.parameters["by"]
+        committed = manifest.verify(URI(uri))
+        assert seen == {worker.digest(committed)}
+        assert manifest.read_file(URI(uri), committed.files[0]).decode() == committed.parameters["by"]
 
 
 def _check_registry(root: Root, outcomes: list[dict[str, Any]]) -> None:

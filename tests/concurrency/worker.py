@@ -39,9 +39,9 @@ def place(root: URI, number: int) -> URI:
     return root.child(f"datasets/raw/data-{number:012x}")
 
 
-def digest(made: Manifest) -> str:
+def digest(committed: Manifest) -> str:
     """Return a digest of all that a manifest says."""
-    return hashlib.sha256(made.to_json()).hexdigest()
+    return hashlib.sha256(committed.to_json()).hexdigest()
 
 
 def work(spec: Spec) -> None:
@@ -88,8 +88,8 @@ class _Worker:
         uri = place(self._root, newest + 1 if manifest.find(place(self._root, newest)) else newest)
         self._rest()
         file = commits.write_file(uri, "train/part-00000.bin", self._id.encode(), split="train", rows=1)
-        made = commits.commit(uri, kind="raw", parents={}, parameters={"by": self._id}, listed=[file])
-        self._note(dataset=uri, digest=digest(made))
+        committed = commits.commit(uri, kind="raw", parents={}, parameters={"by": self._id}, listed=[file])
+        self._note(dataset=uri, digest=digest(committed))
 
     def _read(self) -> None:
         uri = place(self._root, max(self._newest() - self._chance.choice((0, 1, 5)), 0))

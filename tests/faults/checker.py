@@ -59,8 +59,8 @@ def _secrets(root: URI, folder: Path, secrets: list[str]) -> Iterator[str]:
     stored = ((entry.path, files.read(root.child(entry.path))) for entry in files.walk(root))
     local = ((str(path), path.read_bytes()) for path in folder.rglob("*") if path.is_file())
     for content in (stored, local):
-        for name, held in content:
-            if any(secret.encode() in held for secret in secrets):
+        for name, content_bytes in content:
+            if any(secret.encode() in content_bytes for secret in secrets):
                 yield f"a secret stands in {name}"
 
 

@@ -93,9 +93,9 @@ def test_every_stage_of_the_summary_is_a_line_with_its_uri_at_the_end(
     ]
 
 
-def _progress(what: str, done: int, told: str, *, level: int = logging.INFO, **content: Any) -> logging.LogRecord:
+def _progress(what: str, done: int, message: str, *, level: int = logging.INFO, **content: Any) -> logging.LogRecord:
     place = str(CHECKOUT / "tasks/runners/job_log.py")
-    record = logging.LogRecord("prefect.task_runs", level, place, 1, told, (), None)
+    record = logging.LogRecord("prefect.task_runs", level, place, 1, message, (), None)
     record.progress = {"what": what, "done": done, "total": 12, "note": ""} | content
     return record
 

@@ -17,7 +17,7 @@ from tests.runs import CHECKOUT
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "message"),
     [
         ({"tags": []}, "needs the tag 'data-to-model'"),
         ({"work_pool": None, "entrypoint": None}, "needs entrypoint"),
@@ -46,7 +46,7 @@ from tests.runs import CHECKOUT
     ],
 )
 def test_a_wrong_file_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], named: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
 ) -> None:
     content = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
     changed = content["deployments"][0] | change
@@ -55,7 +55,7 @@ def test_a_wrong_file_is_refused_by_name(
     monkeypatch.setattr(deploy, "CHECKOUT", tmp_path)
     with (
         temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}),
-        pytest.raises(ValueError, match=named) as refused,
+        pytest.raises(ValueError, match=message) as refused,
     ):
         deploy.read()
     assert str(refused.value).startswith("prefect.yaml: deployment 'train'") and "\n" not in str(refused.value)
@@ -79,9 +79,9 @@ def test_deployments_of_ones_own_in_a_second_file_need_only_what_is_theirs(
         deploy.read()
 
 
-@pytest.mark.parametrize(("named", "expected"), [("worker's", "worker's"), (None, 'deployed "$HOME`')])
+@pytest.mark.parametrize(("checkout", "expected"), [("worker's", "worker's"), (None, 'deployed "$HOME`')])
 def test_a_worker_finds_the_code_where_its_environment_says_or_where_it_was_deployed_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, expected: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: str | None, expected: str
 ) -> None:
     for folder in ("worker's", 'deployed "$HOME`', "cwd"):
         (tmp_path / folder).mkdir()
@@ -91,10 +91,10 @@ def test_a_worker_finds_the_code_where_its_environment_says_or_where_it_was_depl
     pull = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["pull"]
     deployed: Any = apply_values(pull, {}, remove_notset=False)  # as `prefect deploy` does
     monkeypatch.setenv("PWD", str(tmp_path / "cwd"))
-    if named:
-        monkeypatch.setenv("PIPELINE_CHECKOUT", str(tmp_path / named))
+    if checkout:
+        monkeypatch.setenv("PIPELINE_CHECKOUT", str(tmp_path / checkout))
     (script, folder) = [options for step in deployed for options in step.values()]
-    said = asyncio.run(run_shell_script(**{name: value for name, value in script.items() if name != "id"}))
-    directory: Any = apply_values(folder["directory"], {script["id"]: said})
+    output = asyncio.run(run_shell_script(**{name: value for name, value in script.items() if name != "id"}))
+    directory: Any = apply_values(folder["directory"], {script["id"]: output})
     set_working_directory(directory)
     assert Path.cwd() == tmp_path / expected

@@ -52,8 +52,8 @@ def trainer(device: torch.device, *, num_rows: int, **changes: Any) -> Trainer:
 
 def distance(computed: Tensor, expected: Tensor) -> float:
     """How far `computed` is from `expected`, relative to the latter's length."""
-    wanted = expected.detach().double().cpu()
-    return float((computed.detach().double().cpu() - wanted).norm() / wanted.norm().clamp_min(1e-30))
+    reference = expected.detach().double().cpu()
+    return float((computed.detach().double().cpu() - reference).norm() / reference.norm().clamp_min(1e-30))
 
 
 @contextlib.contextmanager

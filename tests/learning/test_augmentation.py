@@ -31,9 +31,9 @@ def changed(batch: torch.Tensor, *, seed: int = 0, **settings: Any) -> Batch:
     ids=str,
 )
 def test_seed_alone_decides_what_is_changed(settings: dict[str, Any], channels: int) -> None:
-    (some, labels), (same, _), (other, _) = (changed(images(channels), seed=seed, **settings) for seed in (0, 0, 1))
-    assert some.dtype == torch.uint8 and some.shape == images(channels).shape
-    assert torch.equal(some, same) and not torch.equal(some, other) and not torch.equal(some, images(channels))
+    (first, labels), (same, _), (other, _) = (changed(images(channels), seed=seed, **settings) for seed in (0, 0, 1))
+    assert first.dtype == torch.uint8 and first.shape == images(channels).shape
+    assert torch.equal(first, same) and not torch.equal(first, other) and not torch.equal(first, images(channels))
     is_mixed = "mixup" in settings or "cutmix" in settings
     assert labels.shape == ((64, 5) if is_mixed else (64,))
 

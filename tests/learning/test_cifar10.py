@@ -61,12 +61,12 @@ def test_every_image_comes_out_in_its_place_with_its_label(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "message"),
     [
         ({"cut": 10}, "test_batch.bin is truncated: 21501 bytes"),
         ({"without": "data_batch_3.bin"}, "data_batch_3.bin is not in the archive"),
     ],
 )
-def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path: Path, fault: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path: Path, fault: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         list(write_archive(tmp_path, **fault).read(tmp_path))

@@ -101,8 +101,8 @@ _TRANSPARENT = [(mode, kind) for kind in ("PNG", "WEBP", "TIFF") for mode in ("R
 @pytest.mark.parametrize(("mode", "kind"), _TRANSPARENT)
 def test_what_is_transparent_is_white(mode: str, kind: str) -> None:
     options = {"lossless": True} if kind == "WEBP" else {}
-    found = pixels(saved(drawing(mode), kind, **options))
-    assert (found[0] == 255).all() and (found[3, 3] == 0).all()
+    result = pixels(saved(drawing(mode), kind, **options))
+    assert (result[0] == 255).all() and (result[3, 3] == 0).all()
 
 
 def test_an_opaque_image_with_transparency_keeps_its_pixels() -> None:
@@ -126,23 +126,23 @@ def test_cmyk_is_converted_to_rgb() -> None:
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF", "AVIF"])
 def test_of_several_frames_the_first_is_taken(kind: str) -> None:
     others = [Image.new("RGB", (20, 30), (0, shade, 0)) for shade in (100, 200)]
-    made = pixels(saved(RED, kind, save_all=True, append_images=others))
-    assert np.abs(made.astype(int) - [200, 0, 0]).max() < 12
+    image_pixels = pixels(saved(RED, kind, save_all=True, append_images=others))
+    assert np.abs(image_pixels.astype(int) - [200, 0, 0]).max() < 12
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "AVIF", "PPM"])
 def test_every_format_is_read_and_turned_as_its_exif_says(kind: str) -> None:
-    made = decoded(saved(RED, kind), 8, 3)
-    assert (made.width, made.height) == (20, 30)
-    assert np.abs(np.frombuffer(made.pixels, np.uint8).reshape(8, 8, 3).astype(int) - [200, 0, 0]).max() < 12
+    image = decoded(saved(RED, kind), 8, 3)
+    assert (image.width, image.height) == (20, 30)
+    assert np.abs(np.frombuffer(image.pixels, np.uint8).reshape(8, 8, 3).astype(int) - [200, 0, 0]).max() < 12
     if kind in ("BMP", "GIF", "PPM"):  # they have no EXIF
         return
     left_half = Image.new("L", (8, 8))
     left_half.paste(255, (0, 0, 4, 8))
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned right by a quarter
-    found = pixels(saved(left_half, kind, exif=exif), channels=1)
-    assert found[:4].min() > 240 and found[4:].max() < 16
+    result = pixels(saved(left_half, kind, exif=exif), channels=1)
+    assert result[:4].min() > 240 and result[4:].max() < 16
 
 
 METADATA = {
@@ -161,8 +161,8 @@ def with_metadata(name: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", METADATA)
 def test_a_png_with_broken_or_large_metadata_keeps_its_pixels(name: bytes) -> None:
-    found = decoded(with_metadata(name), 8, 3, with_thumbnail=True)
-    assert found.pixels == decoded(saved(RED), 8, 3).pixels and found.camera == ""
+    result = decoded(with_metadata(name), 8, 3, with_thumbnail=True)
+    assert result.pixels == decoded(saved(RED), 8, 3).pixels and result.camera == ""
 
 
 def test_the_middle_of_a_long_image_is_taken() -> None:

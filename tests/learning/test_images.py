@@ -43,19 +43,19 @@ def test_table_holds_the_memory_of_its_images_typed_and_described(table: pa.Tabl
 def test_slice_of_a_table_is_a_view_that_cannot_be_written_to(
     table: pa.Table, pixels: np.ndarray, start: int, length: int
 ) -> None:
-    found, labels = images.to_arrays(table.slice(start, length), SHAPE)
+    arrays, labels = images.to_arrays(table.slice(start, length), SHAPE)
     assert labels is not None and np.array_equal(labels, np.arange(start, start + length) % 2)
-    assert np.array_equal(found, pixels[start : start + length])
-    assert np.shares_memory(found, buffer(table)) == bool(length) and not found.flags.writeable
+    assert np.array_equal(arrays, pixels[start : start + length])
+    assert np.shares_memory(arrays, buffer(table)) == bool(length) and not arrays.flags.writeable
 
 
 def test_chunks_come_in_order_and_there_may_be_none_or_no_labels(table: pa.Table, pixels: np.ndarray) -> None:
     chunked = pa.concat_tables([table.slice(12, 5), table.slice(0, 0), table.slice(3, 6)]).slice(2, 7)
     assert chunked["image"].num_chunks > 1
-    found, labels = images.to_arrays(chunked, SHAPE)
+    arrays, labels = images.to_arrays(chunked, SHAPE)
     chosen = [14, 15, 16, 3, 4, 5, 6]
     assert labels is not None and np.array_equal(labels, np.array(chosen) % 2)
-    assert np.array_equal(found, pixels[chosen])
+    assert np.array_equal(arrays, pixels[chosen])
     assert images.to_arrays(table.schema.empty_table(), SHAPE)[0].shape == (0, *SHAPE)
     assert images.to_arrays(table.drop_columns("label"), SHAPE)[1] is None
 

@@ -56,7 +56,7 @@ def test_arrays_and_tensors_of_the_models_shape_give_the_same(model: inference.M
 
 
 @pytest.mark.parametrize(
-    ("images", "says"),
+    ("images", "message"),
     [
         (np.zeros((2, 28, 28, 1), np.float32), r"\(N, 28, 28, 1\), got float32 of shape \(2, 28, 28, 1\)"),
         (np.zeros((28, 28, 1), np.uint8), r"got uint8 of shape \(28, 28, 1\)"),
@@ -65,8 +65,8 @@ def test_arrays_and_tensors_of_the_models_shape_give_the_same(model: inference.M
     ],
     ids=["floats", "one image", "text", "pixels"],
 )
-def test_other_images_are_refused_in_one_line(model: inference.Model, images: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=says) as caught:
+def test_other_images_are_refused_in_one_line(model: inference.Model, images: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         model(images)
     assert "\n" not in str(caught.value)
 
@@ -77,7 +77,9 @@ def test_pictures_are_resized_to_the_very_pixels_that_ingest_makes_of_their_file
     for name in ("a.png", "b.jpg", "c.webp"):
         picture(7, 1).save(tmp_path / name)
     contents = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
-    expected = [np.frombuffer(decode.decoded(one, 28, 1).pixels, np.uint8).reshape(28, 28, 1) for one in contents]
+    expected = [
+        np.frombuffer(decode.decoded(content, 28, 1).pixels, np.uint8).reshape(28, 28, 1) for content in contents
+    ]
     assert np.array_equal(model.prepare(sorted(tmp_path.iterdir())), expected)
     assert np.array_equal(model.prepare(contents), expected)
     assert torch.equal(model.prepare([]), torch.empty(0, 28, 28, 1, dtype=torch.uint8))
@@ -89,11 +91,11 @@ def test_model_computes_at_the_precision_in_which_it_was_evaluated(
     target = commit_model(Root(str(tmp_path)), digits, precision="bf16")
     model, evaluated = inference.load(target), inference.Inference(target, threads=1, device=torch.device("cpu"))
     images = torch.from_numpy(digits["test"].images[:64].copy())
-    wanted = torch.from_numpy(evaluated.probabilities(images.numpy()))
-    difference = (model(images) - wanted).abs().max()
+    expected = torch.from_numpy(evaluated.probabilities(images.numpy()))
+    difference = (model(images) - expected).abs().max()
     model.precision = "fp32"
     assert (evaluated.precision, difference) == ("bf16", pytest.approx(0, abs=1e-3))
-    assert difference < (model(images) - wanted).abs().max() / 2
+    assert difference < (model(images) - expected).abs().max() / 2
 
 
 def test_champion_without_a_name_is_the_only_one_of_the_usual_root(

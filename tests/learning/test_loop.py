@@ -79,9 +79,9 @@ OPTIONS = {"label_smoothing": 0.5, "mixup": 0.2, "cutmix": 1.0, "erasing": 0.25,
 class TestRun:
     def test_losses_follow_the_golden_curve(self, undisturbed: Run) -> None:
         golden = [[float(number) for number in line.split()] for line in GOLDEN.read_text().splitlines()[1:]]
-        found = [[one.epoch, one.step, one.train_loss, one.validation_loss] for one in undisturbed.history]
-        as_text = "\n".join("{} {} {:.6f} {:.6f}".format(*row) for row in found)
-        for expected, row in zip(golden, found, strict=True):
+        rows = [[epoch.epoch, epoch.step, epoch.train_loss, epoch.validation_loss] for epoch in undisturbed.history]
+        as_text = "\n".join("{} {} {:.6f} {:.6f}".format(*row) for row in rows)
+        for expected, row in zip(golden, rows, strict=True):
             assert row == pytest.approx(expected, rel=TOLERANCE), f"{GOLDEN.name} would be:\n{as_text}"
 
     def test_resumed_run_is_equal_bit_by_bit(self, undisturbed: Run, digits: dict[str, Split]) -> None:
@@ -122,10 +122,10 @@ class TestRun:
     ) -> None:
         watched, unwatched = small(digits), small(digits)
         seen: list[torch.Tensor] = []
-        watched.model.register_forward_pre_hook(lambda model, given: seen.append(given[0].clone()))
-        told: list[tuple[int, int]] = []
-        metrics = watched.run_epoch(1, on_step=lambda step, steps, loss: told.append((step, steps)))
-        assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+        watched.model.register_forward_pre_hook(lambda model, inputs: seen.append(inputs[0].clone()))
+        steps_seen: list[tuple[int, int]] = []
+        metrics = watched.run_epoch(1, on_step=lambda step, steps, loss: steps_seen.append((step, steps)))
+        assert steps_seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
         assert metrics == unwatched.run_epoch(1) and same(weights(watched), weights(unwatched))
         plain, _ = next(unwatched.loader.train_batches(epoch=1, batch_size=16))
         assert seen[0].dtype == torch.uint8 and not torch.equal(seen[0], plain)
@@ -134,22 +134,22 @@ class TestRun:
 class TestTwoRanks:
     @pytest.mark.parametrize("which", ["epoch", "idle", "idle in pieces"])  # idle: some weights get no gradient
     def test_ranks_end_with_equal_weights_and_statistics(self, two_ranks: list[dict[str, Any]], which: str) -> None:
-        first, second = (found[which] for found in two_ranks)
+        first, second = (results[which] for results in two_ranks)
         assert "error" not in first and same(first["weights"], second["weights"])
         assert first.get("metrics") == second.get("metrics")
 
     def test_validation_counts_every_row_exactly_once(
         self, two_ranks: list[dict[str, Any]], digits: dict[str, Split]
     ) -> None:
-        found = two_ranks[0]["epoch"]
+        result = two_ranks[0]["epoch"]
         images, labels = training.rows(digits["test"], 0, 600)
         alone = training.trainer(training.recipe(), (images, labels), (images, labels)).model.eval()
-        alone.load_state_dict(found["weights"])
+        alone.load_state_dict(result["weights"])
         with torch.inference_mode():
             logits = alone(images)
-        assert found["metrics"]["validation_loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
-        assert found["metrics"]["validation_accuracy"] == int((logits.argmax(1) == labels).sum()) / 600
-        assert found["metrics"]["temperature"] == pytest.approx(float(fit_temperature(logits, labels)), rel=1e-4)
+        assert result["metrics"]["validation_loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
+        assert result["metrics"]["validation_accuracy"] == int((logits.argmax(1) == labels).sum()) / 600
+        assert result["metrics"]["temperature"] == pytest.approx(float(fit_temperature(logits, labels)), rel=1e-4)
 
     @pytest.mark.parametrize("step", ["step", "step in pieces", "weighted", "weighted in pieces"])
     def test_step_of_two_ranks_is_the_step_of_one_process_on_all_their_rows(
@@ -162,8 +162,8 @@ class TestTwoRanks:
         metrics = EpochMetrics(**two_ranks[0][step]["metrics"])
         assert computed(metrics) == pytest.approx(computed(alone.run_epoch(1)), rel=1e-4)
         for name, weight in alone.model.named_parameters():
-            for found in two_ranks:
-                torch.testing.assert_close(found[step]["gradients"][name], weight.grad, rtol=1e-4, atol=1e-6)
+            for results in two_ranks:
+                torch.testing.assert_close(results[step]["gradients"][name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
 ROWS = torch.zeros(51, 1, 1, 1, dtype=torch.uint8), torch.arange(51)
@@ -202,8 +202,8 @@ class TestShift:
 
     def test_every_image_is_moved_as_a_whole_by_at_most_the_limit(self, images: torch.Tensor) -> None:
         moved = shifted(images, training.numbers(600, seed=1), max_shift=2)
-        found = [self.offset(before, after) for before, after in zip(images, moved, strict=True)]
-        assert set(found) == {(down, right) for down in range(-2, 3) for right in range(-2, 3)}
+        offsets = [self.offset(before, after) for before, after in zip(images, moved, strict=True)]
+        assert set(offsets) == {(down, right) for down in range(-2, 3) for right in range(-2, 3)}
 
     @staticmethod
     def offset(before: torch.Tensor, after: torch.Tensor) -> tuple[int, int] | None:

@@ -48,17 +48,17 @@ class TestScores:
 
     @pytest.mark.parametrize("other", [2, -1], ids=["without rows", "that only the model knows"])
     def test_prediction_of_a_class_without_rows_is_wrong_and_that_class_is_not_averaged(self, other: int) -> None:
-        found = metrics.scores(np.array([0, 0, 1, 1]), np.array([0, other, 1, 1]), num_classes=3)
-        assert found == pytest.approx(
+        computed = metrics.scores(np.array([0, 0, 1, 1]), np.array([0, other, 1, 1]), num_classes=3)
+        assert computed == pytest.approx(
             {"test_accuracy": 3 / 4, "balanced_accuracy": (1 / 2 + 1) / 2, "macro_f1": (2 / 3 + 1) / 2}
         )
 
 
 class TestCoverage:
     def test_rows_of_each_confidence_and_above_are_counted_with_the_correct_ones(self) -> None:
-        found = metrics.coverage(np.array([True, False, True, True]), np.array([0.92, 0.5, 0.91, 1.0], np.float32))
-        counts = {row["confidence"]: (row["rows"], row["right"]) for row in found}
-        assert len(found) == 100 and [counts[at] for at in (0.0, 0.5, 0.51, 0.92, 0.93)] == [
+        computed = metrics.coverage(np.array([True, False, True, True]), np.array([0.92, 0.5, 0.91, 1.0], np.float32))
+        counts = {row["confidence"]: (row["rows"], row["right"]) for row in computed}
+        assert len(computed) == 100 and [counts[at] for at in (0.0, 0.5, 0.51, 0.92, 0.93)] == [
             (4, 3), (4, 3), (3, 3), (2, 2), (1, 1)
         ]  # fmt: skip
 
@@ -92,9 +92,9 @@ class TestCalibration:
 class TestWorst:
     def test_surest_mistakes_come_first_and_equals_by_id(self) -> None:
         ids, labels, confidence = np.array([5, 9, 3, 1, 7]), np.array([1, 1, 1, 0, 1]), [0.6, 0.9, 0.9, 0.99, 0.7]
-        found = metrics.worst(ids, labels, np.zeros(5, int), np.array(confidence), count=3)
-        assert [(row["id"], row["probability"]) for row in found] == [(3, 0.9), (9, 0.9), (7, 0.7)]
-        assert {(row["label"], row["prediction"]) for row in found} == {(1, 0)}
+        computed = metrics.worst(ids, labels, np.zeros(5, int), np.array(confidence), count=3)
+        assert [(row["id"], row["probability"]) for row in computed] == [(3, 0.9), (9, 0.9), (7, 0.7)]
+        assert {(row["label"], row["prediction"]) for row in computed} == {(1, 0)}
 
 
 def rows(count: int, *, times: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -57,7 +57,7 @@ def own(file: Path, function: str = "recipe") -> Own:
     return optimizer
 
 
-def made(recipe: AdamW | SGD | Own, model: nn.Module, *, total_steps: int = 10) -> Optimizer:
+def optimizer_of(recipe: AdamW | SGD | Own, model: nn.Module, *, total_steps: int = 10) -> Optimizer:
     """The optimizer of `model`."""
     return make_optimizer(recipe, model, total_steps=total_steps)[0]
 
@@ -69,7 +69,7 @@ def test_a_gradient_in_another_memory_format_steps_its_own_weight(recipe: AdamW 
         torch.manual_seed(0)
         model = nn.Conv2d(8, 16, 3).to(memory_format=layout)
         model.weight.grad = torch.randn(model.weight.shape)
-        optimizer = made(recipe or own(file), model)
+        optimizer = optimizer_of(recipe or own(file), model)
         optimizer.step()
         weights.append(model.weight)
     assert torch.equal(*weights)

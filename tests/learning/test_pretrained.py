@@ -43,12 +43,12 @@ def photos(channels: int) -> Tensor:
 
 
 def test_loaded_weights_give_timms_own_logits(weights: dict[str, Tensor]) -> None:
-    ours, timms = classifier(num_classes=1000), timm.create_model(lite0.MODEL[5:]).eval()
-    assert not pretrained.start_from(ours, weights, classes=ours.spec.classes)
+    model, timms = classifier(num_classes=1000), timm.create_model(lite0.MODEL[5:]).eval()
+    assert not pretrained.start_from(model, weights, classes=model.spec.classes)
     timms.load_state_dict(weights)
     mean, std = (torch.tensor(timms.default_cfg[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
     logits = timms((photos(3).permute(0, 3, 1, 2) / 255 - mean) / std)
-    torch.testing.assert_close(ours(photos(3)), logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model(photos(3)), logits, rtol=1e-4, atol=1e-4)
     assert logits.std() > 0.1
 
 

@@ -152,7 +152,7 @@ def test_a_model_whose_file_is_not_here_is_refused_with_what_to_do(file: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("{file}:nosuch", "--recipe: there is no function 'nosuch' in {file}"),
         ("{folder}/none.py:recipe", "--recipe: {folder}/none.py cannot be read: No such file or directory"),
@@ -170,7 +170,7 @@ def test_a_model_whose_file_is_not_here_is_refused_with_what_to_do(file: Path) -
         ("{file}:other", "--recipe: {file}:other() failed: ValueError: own() takes a function, class or object"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_one_line(file: Path, name: str, says: str) -> None:
+def test_what_is_wrong_with_a_file_is_said_in_one_line(file: Path, name: str, message: str) -> None:
     (file.parent / "broken.py").write_text("def recipe(:\n")
     (file.parent / "lonely.py").write_text("import layers\n")
     (file.parent / "full/data").mkdir(parents=True)
@@ -179,7 +179,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(file: Path, name: str, sa
     places = {"file": file, "folder": file.parent}
     with pytest.raises(ValueError) as caught:
         recipes.load(name.format(**places))
-    assert str(caught.value).startswith(says.format(**places)) and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(message.format(**places)) and "\n" not in str(caught.value)
 
 
 def test_a_factory_that_returns_something_else_is_refused(file: Path) -> None:

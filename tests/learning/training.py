@@ -97,9 +97,9 @@ def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
 
 
-def same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     """Whether two models are equal bit by bit."""
-    return some.keys() == others.keys() and all(torch.equal(some[name], others[name]) for name in some)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def computed(metrics: EpochMetrics) -> dict[str, Any]:

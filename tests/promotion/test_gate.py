@@ -39,7 +39,7 @@ class Contest(Scene):
     ) -> CheckpointURI:
         """A checkpoint whose answers are those of the labels but for `wrong`; its classes may come in another order."""
         other = {"cat": "dog", "dog": "cat"}
-        given = [other[label] if row in wrong else label for row, label in enumerate(LABELS)]
+        predictions = [other[label] if row in wrong else label for row, label in enumerate(LABELS)]
         checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
         parents = {"prepared": self.plan.prepared}
         if data:
@@ -56,7 +56,7 @@ class Contest(Scene):
             listed=[],
             statistics={"model": {"model": network, "classes": knows}},
         )
-        self.evaluations[checkpoint] = self.evaluation(knows, given, name=name, checkpoint=checkpoint)
+        self.evaluations[checkpoint] = self.evaluation(knows, predictions, name=name, checkpoint=checkpoint)
         return checkpoint
 
     def decide(self, challenger: CheckpointURI, gate: dict[str, Any] = GATE) -> Decision:
@@ -83,14 +83,14 @@ def test_one_more_correct_row_of_sixty_is_not_significant(contest: Contest, caps
         "test accuracy 0.9667 is above the champion's 0.9500 on the same rows, but not significantly (p = 1, required: "
         "at most 0.05)"
     )
-    found = decision.difference
-    assert found
-    assert (found.only_challenger, found.only_rival, found.num_rows) == (3, 2, 60)
-    assert found.lower is not None and found.upper is not None
-    assert found.lower < 0 < found.difference < found.upper
+    difference = decision.difference
+    assert difference
+    assert (difference.only_challenger, difference.only_rival, difference.num_rows) == (3, 2, 60)
+    assert difference.lower is not None and difference.upper is not None
+    assert difference.lower < 0 < difference.difference < difference.upper
     assert registry.history(contest.plan.root, "photos")[-1] == decision
     main(["history", "photos", "--storage", contest.plan.root])
-    assert f"        compared with the champion: {found}\n" in capsys.readouterr().out
+    assert f"        compared with the champion: {difference}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("wrong", "promoted"), [(range(1), True), (range(2), False)])
@@ -172,8 +172,8 @@ def test_the_command_in_a_reason_promotes_the_model_when_it_is_pasted(
 
 def test_rows_are_compared_by_the_names_of_their_classes(contest: Contest) -> None:
     contest.decide(contest.model("champion", 0, 1, 59))
-    found = contest.decide(contest.model("challenger", 1, knows=("dog", "owl", "cat"))).difference
-    assert found and (found.only_challenger, found.only_rival) == (2, 0)
+    difference = contest.decide(contest.model("challenger", 1, knows=("dog", "owl", "cat"))).difference
+    assert difference and (difference.only_challenger, difference.only_rival) == (2, 0)
 
 
 BALANCED = GATE | {"metric": "balanced_accuracy"}
@@ -213,7 +213,7 @@ def test_balanced_accuracy_is_tested_exactly_and_three_rows_of_a_rare_class_are_
 
 
 @pytest.mark.parametrize(
-    ("metric", "shown", "always"),
+    ("metric", "metric_name", "always"),
     [
         ("accuracy", "test accuracy", "0.6667"),
         ("balanced_accuracy", "balanced accuracy", "0.5000"),
@@ -221,12 +221,12 @@ def test_balanced_accuracy_is_tested_exactly_and_three_rows_of_a_rare_class_are_
     ],
 )
 def test_what_is_not_better_than_the_largest_class_is_not_promoted_even_where_there_is_no_champion(
-    contest: Contest, metric: str, shown: str, always: str
+    contest: Contest, metric: str, metric_name: str, always: str
 ) -> None:
     beaten = f"{always}, that of always predicting 'cat', the largest class of the test rows"
     decision = contest.decide(contest.model("always-cat", *ALWAYS_CAT), GATE | {"metric": metric})
     assert (decision.promoted, decision.champion) == (False, None)
-    assert decision.reason == f"{shown} {always} is not above {beaten}"
+    assert decision.reason == f"{metric_name} {always} is not above {beaten}"
     decision = contest.decide(contest.model("one-dog", *ALWAYS_CAT[1:]), GATE | {"metric": metric})
     assert not decision.promoted
     assert f" is above {beaten}, but may be chance (p = 0." in decision.reason
@@ -237,8 +237,8 @@ def test_what_is_not_better_than_the_largest_class_is_not_promoted_even_where_th
 def test_missing_predictions_prevent_promotion_if_rows_must_be_compared(contest: Contest) -> None:
     champion = contest.model("champion", *range(10))
     contest.decide(champion)
-    made = manifest.load(contest.evaluations[champion])
-    files.remove(made.parent("predictions", of=contest.evaluations[champion]))
+    recorded = manifest.load(contest.evaluations[champion])
+    files.remove(recorded.parent("predictions", of=contest.evaluations[champion]))
     challenger = contest.model("challenger")
     decision = contest.decide(challenger)
     assert (decision.promoted, decision.difference) == (False, None)
@@ -258,7 +258,7 @@ def test_a_model_is_compared_as_it_was_trained(contest: Contest, class_weights: 
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "asked"),
+    ("name", "settings", "expected"),
     [
         ("mnist-resnet18", {}, AUTO | {"minimum": 0.98, "max_p_value": None}),
         ("mnist-resnet18", {"max_p_value": 0.01}, AUTO | {"minimum": 0.98, "max_p_value": 0.01}),
@@ -269,7 +269,7 @@ def test_a_model_is_compared_as_it_was_trained(contest: Contest, class_weights: 
     ],
 )
 def test_significance_is_a_setting_unless_a_tolerance_is_given(
-    name: str, settings: dict[str, float] | list[str], asked: dict[str, Any]
+    name: str, settings: dict[str, float] | list[str], expected: dict[str, Any]
 ) -> None:
     recipe = recipes.override(recipes.load(name), settings)
-    assert settings_of(recipe, judge_only=False) == asked | {"classes_may_go": False}
+    assert settings_of(recipe, judge_only=False) == expected | {"classes_may_go": False}

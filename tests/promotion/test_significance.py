@@ -16,8 +16,8 @@ def answers(generator: np.random.Generator, *recalls: float) -> np.ndarray:
     return np.where(generator.random(len(LABELS)) < np.array(recalls)[LABELS], LABELS, 1 - LABELS)
 
 
-def p_value(ours: np.ndarray, theirs: np.ndarray, name: str, labels: np.ndarray = LABELS) -> float:
-    return swap_test(np.stack([labels, ours, theirs]), name=name, num_classes=int(labels.max()) + 1)
+def p_value(first: np.ndarray, second: np.ndarray, name: str, labels: np.ndarray = LABELS) -> float:
+    return swap_test(np.stack([labels, first, second]), name=name, num_classes=int(labels.max()) + 1)
 
 
 def test_the_p_value_is_the_share_of_all_outcomes_that_are_as_uneven_or_more_also_of_many_rows() -> None:
@@ -60,9 +60,9 @@ def test_models_are_told_apart_by_enough_rows_and_never_by_three(name: str) -> N
 
 def test_for_accuracy_it_is_the_exact_mcnemar_test() -> None:
     generator = np.random.default_rng(0)
-    ours, theirs = answers(generator, 0.9, 0.9), answers(generator, 0.8, 0.9)
-    better, worse = (int(((a == LABELS) & (b != LABELS)).sum()) for a, b in ((ours, theirs), (theirs, ours)))
-    assert p_value(ours, theirs, "test_accuracy") == pytest.approx(mcnemar_test(better, worse))
+    first, second = answers(generator, 0.9, 0.9), answers(generator, 0.8, 0.9)
+    better, worse = (int(((a == LABELS) & (b != LABELS)).sum()) for a, b in ((first, second), (second, first)))
+    assert p_value(first, second, "test_accuracy") == pytest.approx(mcnemar_test(better, worse))
 
 
 @pytest.mark.parametrize("recalls", [(0.8, 0.6), (1.0, 0.5)])

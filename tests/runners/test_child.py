@@ -30,24 +30,24 @@ time.sleep(600)
 
 
 def test_everything_a_child_started_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
-    told, folder = tmp_path / "pid", tmp_path / "scratch"
+    pid_file, folder = tmp_path / "pid", tmp_path / "scratch"
     folder.mkdir()
-    owner = subprocess.Popen([sys.executable, "-c", _OWNER, _TREE, str(told), str(folder)], cwd=CHECKOUT)
-    await_that(lambda: told.exists() and told.read_text().endswith("\n"), limit_s=30)
+    owner = subprocess.Popen([sys.executable, "-c", _OWNER, _TREE, str(pid_file), str(folder)], cwd=CHECKOUT)
+    await_that(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), limit_s=30)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    await_that(lambda: not _alive(int(told.read_text())), limit_s=15)
+    await_that(lambda: not _alive(int(pid_file.read_text())), limit_s=15)
     await_that(lambda: not folder.exists(), limit_s=5)
 
 
 def test_a_child_of_a_child_still_removes_its_folder(tmp_path: Path) -> None:
-    told, folder = tmp_path / "pid", tmp_path / "scratch"
+    pid_file, folder = tmp_path / "pid", tmp_path / "scratch"
     folder.mkdir()
-    command = [sys.executable, "-c", _OWNER, _TREE, str(told), str(folder)]
+    command = [sys.executable, "-c", _OWNER, _TREE, str(pid_file), str(folder)]
     outer = Child(command, env=os.environ | {"PYTHONPATH": str(CHECKOUT)})
-    await_that(lambda: told.exists() and told.read_text().endswith("\n"), limit_s=30)
+    await_that(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), limit_s=30)
     outer.end()
-    assert not _alive(int(told.read_text()))
+    assert not _alive(int(pid_file.read_text()))
     assert not folder.exists()
 
 

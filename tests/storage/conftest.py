@@ -30,7 +30,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
             code = main(words)
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = capsys.readouterr()
-        return Answer(code, said.out.splitlines(), said.err.splitlines())
+        output = capsys.readouterr()
+        return Answer(code, output.out.splitlines(), output.err.splitlines())
 
     return ask

@@ -77,13 +77,13 @@ def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root:
 def test_a_registered_model_without_a_champion_is_refused_with_the_names_of_those_that_have_one(root: Root) -> None:
     with pytest.raises(ValueError, match=f"^{root} has no champion of 'mnist'; run the pipeline first$"):
         champions.require_champion(root, "mnist")
-    one = history("A")[0]
+    decision = history("A")[0]
     for name in ("cifar10", "photos-0a1b2c3d"):
-        registry.append(root, name, one)
-    registry.append(root, "mnist", one.model_copy(update={"champion": None, "promoted": False}))
-    registry.append(root, "damaged", one)
+        registry.append(root, name, decision)
+    registry.append(root, "mnist", decision.model_copy(update={"champion": None, "promoted": False}))
+    registry.append(root, "damaged", decision)
     files.put(root.child("registry/damaged/000001.json"), b"{}")
-    assert champions.require_champion(root, "cifar10") == one.champion
+    assert champions.require_champion(root, "cifar10") == decision.champion
     names = "; choose one: champion:cifar10, champion:photos-0a1b2c3d$"
     with pytest.raises(ValueError, match=f"^{root} has no champion of 'mnist'{names}"):
         champions.require_champion(root, "mnist")
@@ -95,7 +95,7 @@ def test_judged_are_promoted_and_rejected_checkpoints_of_all_registered_models_t
     results.decide(root, model, challenger=worse)
     results.decide(root, other, data="letters")
     files.put(root.child("registry/damaged/000001.json"), b"garbage")
-    assert champions.judged(root) == {one.checkpoint.fingerprint for one in (model, worse, other)}
+    assert champions.judged(root) == {decision.checkpoint.fingerprint for decision in (model, worse, other)}
 
 
 def test_rollback_to_a_damaged_or_missing_checkpoint_is_refused(root: Root) -> None:

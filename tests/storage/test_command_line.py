@@ -63,8 +63,8 @@ class TestLs:
 
     def test_times_are_local_and_in_json_with_their_zone(self, model: Model, root: Root, ask: Ask) -> None:
         created = manifest.load(model.raw).created
-        told = created.astimezone().strftime("%Y-%m-%d %H:%M")
-        assert ask("ls", "raw", "--storage", root).out[1].startswith(f"{told}  raw ")
+        lines = created.astimezone().strftime("%Y-%m-%d %H:%M")
+        assert ask("ls", "raw", "--storage", root).out[1].startswith(f"{lines}  raw ")
         (document,) = json.loads("\n".join(ask("ls", "raw", "--json", "--storage", root).out))
         assert document["created"] == created.isoformat(timespec="seconds")
         assert document.keys() == documented.keys("One result of `ls`")
@@ -393,5 +393,5 @@ def test_damaged_report_and_registry_are_named_and_the_rest_is_listed(root: Root
     files.put(root.child("registry/digits/000003.json"), b"garbage")
     answer = ask("ls", "runs", "--storage", root)
     assert answer.code == 1 and [line.split()[-1] for line in answer.out[1:]] == three[1:]
-    told = str(answer.err)
-    assert f"{three[0]}/_manifest.json cannot be read" in told and "000003.json cannot be read" in told
+    lines = str(answer.err)
+    assert f"{three[0]}/_manifest.json cannot be read" in lines and "000003.json cannot be read" in lines

@@ -74,7 +74,7 @@ class TestContract:
             return not files.walk(root.child("a"))
 
         with ThreadPoolExecutor(4) as pool:
-            assert all(one.result() for one in [pool.submit(is_gone) for _ in range(4)])
+            assert all(future.result() for future in [pool.submit(is_gone) for _ in range(4)])
 
     def test_special_characters_in_names_are_literal(self, root: Root) -> None:
         for name in ODD_NAMES:

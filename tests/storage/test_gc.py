@@ -230,6 +230,6 @@ def test_cut_off_at_any_moment_nothing_readable_is_damaged(root: Root, monkeypat
         readable = {uri for uri in model.all() | champion.all() if manifest.find(uri)}
         assert readable >= champion.all()
         for uri in readable:
-            made = manifest.load(uri)
-            assert {made.parent(role, of=uri) for role in made.parents} <= readable
+            recorded = manifest.load(uri)
+            assert {recorded.parent(role, of=uri) for role in recorded.parents} <= readable
     assert num_kills == 2 * len(model.all()), "each time with its manifest or the rest of its files"

@@ -87,7 +87,7 @@ class TestDamage:
                 check(uri)
 
     @pytest.mark.parametrize(
-        ("change", "says"),
+        ("change", "message"),
         [
             (lambda text: text[:20], r"_manifest.json cannot be read \(JSON: .*; restore it from a copy, or delete"),
             (lambda text: text.replace('"rows"', '"rovs"'), r"cannot be read \(rows: Field required\); restore it"),
@@ -97,13 +97,13 @@ class TestDamage:
         ],
     )
     def test_garbled_manifest_is_damage_and_one_of_a_newer_version_is_not(
-        self, uri: DatasetURI, change: Callable[[str], str], says: str
+        self, uri: DatasetURI, change: Callable[[str], str], message: str
     ) -> None:
-        made = commit(uri).model_copy(update={"producer": {"data-to-model": "0.2.0"}}).signed()
-        files.put(uri.child(manifest.NAME), change(made.to_json().decode()).encode())
-        with pytest.raises(Damaged, match=says) as caught:
+        recorded = commit(uri).model_copy(update={"producer": {"data-to-model": "0.2.0"}}).signed()
+        files.put(uri.child(manifest.NAME), change(recorded.to_json().decode()).encode())
+        with pytest.raises(Damaged, match=message) as caught:
             manifest.find(uri)
-        assert ("delete" in str(caught.value)) == ("restore" in says)
+        assert ("delete" in str(caught.value)) == ("restore" in message)
 
     def test_manifest_cannot_point_out_of_its_uri(self) -> None:
         for path in ("../secret", "/etc/passwd", "a/../../b", ".hidden", "a//b", ""):

@@ -51,10 +51,10 @@ def test_parent_below_another_root_keeps_its_uri_and_has_its_digest(
 ) -> None:
     raw = results.commit(Root(root.child("other")), "raw", "model")
     prepared = results.commit(Root(root.child("own")), "prepared", "model", raw=raw)
-    made = manifest.load(prepared)
-    said = json.loads(files.read(prepared.child(manifest.NAME)))["parents"]["raw"]
-    assert (said["uri"], said["digest"]) == (raw, manifest.load(raw).digest)
-    assert made.parent("raw", of=prepared) == raw
+    recorded = manifest.load(prepared)
+    parent = json.loads(files.read(prepared.child(manifest.NAME)))["parents"]["raw"]
+    assert (parent["uri"], parent["digest"]) == (raw, manifest.load(raw).digest)
+    assert recorded.parent("raw", of=prepared) == raw
     verify = ["verify", "--storage", reference.root_of(prepared)]
     assert main(verify) == 0
     files.remove(raw)
@@ -73,12 +73,17 @@ class TestOtherBytes:
 
     def make_again(self, uri: URI, *, rows: int, statistics: dict[str, float]) -> None:
         """What a person does to a damaged result: remove it, and have it made anew."""
-        made = manifest.load(uri)
+        recorded = manifest.load(uri)
         files.remove(uri)
         listed = [results.write_part(uri, split="train", rows=6), results.write_part(uri, rows=rows)]
-        parents = {role: made.parent(role, of=uri) for role in made.parents}
+        parents = {role: recorded.parent(role, of=uri) for role in recorded.parents}
         commits.commit(
-            uri, kind=made.kind, parents=parents, parameters=made.parameters, listed=listed, statistics=statistics
+            uri,
+            kind=recorded.kind,
+            parents=parents,
+            parameters=recorded.parameters,
+            listed=listed,
+            statistics=statistics,
         )
 
     def test_child_of_other_bytes_is_told_with_its_parent(
@@ -87,9 +92,9 @@ class TestOtherBytes:
         self.make_again(model.checkpoint, rows=4, statistics={})
         assert main(["verify", "--storage", root]) == 0
         assert main(["verify", "--deep", "--storage", root]) == 1
-        told = capsys.readouterr().out.splitlines()[1:-1]
+        lines = capsys.readouterr().out.splitlines()[1:-1]
         words = f"was made from other bytes of {model.checkpoint} than exist now"
-        assert [line.partition(";")[0] for line in told] == [
+        assert [line.partition(";")[0] for line in lines] == [
             f"{each} {words}" for each in (model.predictions, model.report)
         ]
         assert main(["lineage", model.evaluation]) == 1

@@ -47,16 +47,16 @@ def test_history_keeps_every_decision_in_order_and_the_latest_one_counts(root: R
 
 def test_one_of_four_deciders_at_once_is_recorded_and_stays(root: Root) -> None:
     def decide(name: int) -> Decision | None:
-        mine = decision(1, challenger=f"/checkpoints/a-{name}")
+        own_decision = decision(1, challenger=f"/checkpoints/a-{name}")
         try:
-            registry.append(root, "mnist", mine)
+            registry.append(root, "mnist", own_decision)
         except Superseded as error:
             assert "000001.json was recorded in the meantime" in str(error)
             return None
-        return mine
+        return own_decision
 
     with ThreadPoolExecutor(4) as pool:
-        recorded = [mine for mine in pool.map(decide, range(4)) if mine]
+        recorded = [own_decision for own_decision in pool.map(decide, range(4)) if own_decision]
     assert recorded == registry.history(root, "mnist")
 
 

@@ -82,7 +82,7 @@ def test_refused_access_is_told_at_once_and_a_persistent_error_after_one_more_tr
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "message"),
     [
         ("403", r"spoilt: 403 \(AccessDenied\); check AWS_ENDPOINT_URL"),
         ("skew", r"spoilt: skew \(RequestTimeTooSkewed\); set the clock of this machine"),
@@ -91,16 +91,16 @@ def test_refused_access_is_told_at_once_and_a_persistent_error_after_one_more_tr
     ],
 )
 def test_refusal_is_told_in_the_words_of_the_server_with_its_own_next_step(
-    spoiling: Proxy, file: URI, fault: proxy.Fault, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spoiling: Proxy, file: URI, fault: proxy.Fault, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weights").write_bytes(b"content")
     monkeypatch.setattr(s3_verbs, "PATIENCE_S", 0.0)
     spoiling.pending = [RequestFault(fault=fault, method=method, part="", times=9) for method in ("GET", "HEAD", "PUT")]
     for request in (lambda: files.exists(file), lambda: files.put(file, tmp_path / "weights")):
-        with pytest.raises(OSError, match=says) as error:
+        with pytest.raises(OSError, match=message) as error:
             request()
         assert isinstance(error.value, PermissionError) == (fault == "403"), "a wrong clock is no lack of permission"
-    with pytest.raises(ValueError, match=f"--storage: cannot write to .*: .*{says}"):
+    with pytest.raises(ValueError, match=f"--storage: cannot write to .*: .*{message}"):
         access.check_writable(Root(file))
 
 

@@ -61,7 +61,7 @@ def test_what_is_no_uri_is_refused_without_its_credentials(value: str, message: 
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "expected"),
     [
         ("http://host:8265/a b", "http://host:8265/a b"),
         ("https://me:hid den@host/x?key=hid den#hidden", "https://***@host/x"),
@@ -72,12 +72,12 @@ def test_what_is_no_uri_is_refused_without_its_credentials(value: str, message: 
         ("/data/2024:x@home/y", "/data/2024:x@home/y"),
     ],
 )
-def test_address_is_shown_without_credentials_query_and_fragment(url: str, shown: str) -> None:
-    assert redact(url) == shown
+def test_address_is_shown_without_credentials_query_and_fragment(url: str, expected: str) -> None:
+    assert redact(url) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("return self.head(x)  # logits\nValueError: what? no", "return self.head(x)  # logits\nValueError: what? no"),
         ("no answer from http://127.0.0.1:9000 (a@b)", "no answer from http://127.0.0.1:9000 (a@b)"),
@@ -93,8 +93,8 @@ def test_address_is_shown_without_credentials_query_and_fragment(url: str, shown
         ),
     ],
 )
-def test_text_is_shown_whole_except_for_the_secrets_of_its_addresses(text: str, shown: str) -> None:
-    assert redact_text(text) == shown
+def test_text_is_shown_whole_except_for_the_secrets_of_its_addresses(text: str, expected: str) -> None:
+    assert redact_text(text) == expected
 
 
 def test_child_lies_below_its_parent_whatever_its_characters() -> None:
