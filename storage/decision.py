@@ -2,11 +2,12 @@
 
 import datetime
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ValidationInfo, field_validator
 
 from storage import terminal
+from storage.manifest import JSON
 from storage.uri import URI, CheckpointURI, EvaluationURI
 
 METRICS: Final = {"accuracy": "test_accuracy", "balanced_accuracy": "balanced_accuracy", "macro_f1": "macro_f1"}
@@ -67,8 +68,8 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """The champion that a rollback removes; none for every other decision."""
     reason: str
     """One sentence for users."""
-    gate: dict[str, Any] = {}
-    metrics: dict[str, Any] = {}
+    gate: JSON = {}
+    metrics: JSON = {}
     """Metrics on all test rows, by role (`challenger`, `champion`)."""
     scores: dict[str, dict[str, float]] = {}
     """The metrics that a gate may use, on the rows that counted, by role."""

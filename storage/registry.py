@@ -19,11 +19,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage import files, manifest, reference
 from storage.decision import Decision
-from storage.manifest import Damaged
+from storage.manifest import JSON, Damaged
 from storage.uri import URI, CheckpointURI, Root, check_name
 
 _NAME = re.compile(r"[0-9]{6}\.json")
-_JSON_OBJECT = TypeAdapter(dict[str, Any])
+_JSON_OBJECT = TypeAdapter(JSON)
 _REFERENCES: Final = ("champion", "challenger", "evaluation", "withdraws")
 """Fields of a decision that name a result or are empty."""
 _WEIGHTS = "weights"
@@ -108,7 +108,7 @@ def append(root: Root, name: str, decision: Decision) -> None:
         raise Superseded(f"{uri} was recorded in the meantime") from None
 
 
-def with_references(decision: Decision, root: Root, **options: Any) -> dict[str, Any]:
+def with_references(decision: Decision, root: Root, **options: Any) -> JSON:
     """Dump `decision` as JSON values, with references in place of URIs, so that it does not depend on where `root` is.
 
     `options` are those of pydantic's `model_dump`.
@@ -118,7 +118,7 @@ def with_references(decision: Decision, root: Root, **options: Any) -> dict[str,
     return document | {field: reference.of(uri, root=root) for field, uri in named.items()}
 
 
-def _digest(document: dict[str, Any]) -> str:
+def _digest(document: JSON) -> str:
     content = {name: value for name, value in document.items() if name != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +10,7 @@ from prefect import task
 from storage import commits, manifest, tables
 from storage.error_policy import Permanent
 from storage.kinds import PROBABILITY_PREFIX
+from storage.manifest import JSON
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.images import row_facts
 from tasks.learning import images, metrics, slices
@@ -56,7 +56,7 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
     untempered = metrics.at_power(probabilities, predicted.statistics["temperature"])
     ids, names = rows["id"].to_numpy(), [there[label] for label in labels]
     is_right, confidence = chosen == labels, probabilities.max(1)
-    content: dict[str, Any] = {
+    content: JSON = {
         "metrics": summary,
         "untempered": metrics.summary(labels, chosen, untempered),
         "per_class": metrics.per_class(counts, classes),
@@ -80,7 +80,7 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
     )
 
 
-def read_evaluation(uri: EvaluationURI) -> dict[str, Any]:
+def read_evaluation(uri: EvaluationURI) -> JSON:
     """Read the files of an evaluation by name (`metrics`, ...) and verify their checksums."""
     entries = manifest.load(uri).files
     return {re.split(r"[-.]", file.path)[0]: json.loads(manifest.read_file(uri, file)) for file in entries}

@@ -5,13 +5,13 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from storage import terminal
+from storage.manifest import JSON
 from tasks.jobs.events import EPOCHS
 from tasks.learning import slices
 from tasks.learning.sources import mnist_sample
@@ -49,7 +49,7 @@ class Narrator(logging.Handler):
             self._bar.stop()
             self._bar = None
 
-    def _progress(self, progress: dict[str, Any], record: logging.LogRecord) -> None:
+    def _progress(self, progress: JSON, record: logging.LogRecord) -> None:
         is_epoch, done, total = progress["what"] == EPOCHS, progress["done"], progress["total"]
         message = record.getMessage()
         if is_epoch or (not self.has_bar and record.levelno >= logging.INFO):
@@ -83,7 +83,7 @@ def attach(narrator: Narrator) -> None:
         logger.propagate = False
 
 
-def show(summary: dict[str, Any]) -> None:
+def show(summary: JSON) -> None:
     """Print the final table (stages, seconds, reused or not, URIs) and then the verdict."""
     rows = [("stage", "seconds", "", "result")]
     for stage in summary["stages"]:
@@ -92,7 +92,7 @@ def show(summary: dict[str, Any]) -> None:
     terminal.show_lines(["", *terminal.table(rows, right=(1,)), "", *_verdict(summary)])
 
 
-def _verdict(summary: dict[str, Any]) -> Iterator[str]:
+def _verdict(summary: JSON) -> Iterator[str]:
     if "suspects" in summary:
         yield from _audit(summary)
         return
@@ -118,7 +118,7 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
         yield "next           all of MNIST: python flows/pipeline.py --recipe mnist-resnet18"
 
 
-def _audit(summary: dict[str, Any]) -> Iterator[str]:
+def _audit(summary: JSON) -> Iterator[str]:
     suspects = summary["suspects"]
     yield f"audited        {terminal.count(summary['rows'], 'image')}"
     yield f"suspects       {len(suspects):,}, {sum(row['sure'] for row in suspects):,} of them sure"
@@ -128,7 +128,7 @@ def _audit(summary: dict[str, Any]) -> Iterator[str]:
     yield f"page           {summary['uris']['audit']}/index.html"
 
 
-def _prediction(summary: dict[str, Any]) -> Iterator[str]:
+def _prediction(summary: JSON) -> Iterator[str]:
     unpredicted, below = summary["unpredicted"], summary["below_min_confidence"]
     by_count = sorted(summary["predicted"].items(), key=lambda item: -item[1])
     yield f"model          {summary['uris']['checkpoint']}"

@@ -11,7 +11,7 @@ from storage.exits import NAMED, Storage, parse_csv, parse_folder
 
 Text: TypeAlias = str | None
 RECIPE = "a recipe's name, path.py:function or folder:function"
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 NONE: Any = ()
 """Default of an option that may be repeated."""
 _OF_COMMAND = ("as_json", "dashboard", "check", "csv", "excel")

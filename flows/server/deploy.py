@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from flows.cli.options import RunOptions
 from flows.server.temporary_server import check_api, require_named_server
 from storage.admin import catalog
 from storage.exits import refused_if_invalid
+from storage.manifest import JSON
 from storage.process import LOOPBACK
 from storage.uri import parse_root
 from tasks.learning.field_errors import first_problem
@@ -46,15 +48,15 @@ def main() -> int:
     return 0
 
 
-def read() -> list[dict[str, Any]]:
+def read() -> list[JSON]:
     """Return the deployments of both files; raise `ValueError` for one that is invalid, before a server is asked.
 
     The `definitions` of prefect.yaml are their defaults.
     """
     import yaml
 
-    entries: list[dict[str, Any]] = []
-    definitions: dict[str, Any] = {}
+    entries: list[JSON] = []
+    definitions: JSON = {}
     for file in (FILE, *([OWN_FILE] if (CHECKOUT / OWN_FILE).exists() else [])):
         try:
             content = yaml.safe_load((CHECKOUT / file).read_bytes())
@@ -71,7 +73,7 @@ def read() -> list[dict[str, Any]]:
     return entries
 
 
-def _check(entry: dict[str, Any]) -> None:
+def _check(entry: JSON) -> None:
     from prefect.client.schemas.schedules import construct_schedule
     from prefect.exceptions import PrefectException
     from prefect.flows import Flow, load_flow_from_entrypoint
@@ -86,7 +88,7 @@ def _check(entry: dict[str, Any]) -> None:
     if PROJECT not in (entry.get("tags") or ()):
         raise ValueError(f"it needs the tag {PROJECT!r}, by which crashed runs are restarted")
     try:
-        flow: Flow[..., Any] = load_flow_from_entrypoint(entry["entrypoint"])
+        flow: Flow[..., object] = load_flow_from_entrypoint(entry["entrypoint"])
     except (ImportError, OSError, ValueError, PrefectException) as error:
         raise ValueError(f"entrypoint: {error}") from None
     allowed = dict.fromkeys(inspect.signature(flow.fn).parameters, object) | get_type_hints(flow.fn)
@@ -111,7 +113,7 @@ def _check(entry: dict[str, Any]) -> None:
             raise ValueError(f"parameters: data: nothing exists at {data}; create it, or correct the path")
 
 
-def _check_fields(fields: Any, types: dict[str, Any], *, field: str) -> None:
+def _check_fields(fields: object, types: Mapping[str, type], *, field: str) -> None:
     if not isinstance(fields, dict):
         raise ValueError(f"{field}each must be a dict, got {fields!r}; see prefect.yaml for the form")
     if unknown := [str(name) for name in fields if name not in types]:
@@ -126,7 +128,7 @@ def _check_fields(fields: Any, types: dict[str, Any], *, field: str) -> None:
         raise ValueError(f"{field}{first_problem(error)}") from None
 
 
-def apply(entries: list[dict[str, Any]]) -> str:
+def apply(entries: list[JSON]) -> str:
     """Register `entries` on the server at PREFECT_API_URL; return a line that names them.
 
     `prefect deploy` deletes nothing: a deployment or schedule that has left the file stays on the server.

@@ -2,18 +2,17 @@
 
 import datetime
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from storage import champions, registry, terminal
 from storage.admin import catalog
 from storage.admin.catalog import Folder
 from storage.decision import METRICS, Decision
 from storage.kinds import KINDS
-from storage.manifest import Damaged
+from storage.manifest import JSON, Damaged
 from storage.uri import URI, Root
 
 
-def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[dict[str, Any]]:
+def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[JSON]:
     """Describe every result of `kinds` by JSON values, oldest first.
 
     Each has time, kind, URI, rows, bytes, number of files, test metrics and marks. The marks are `champion` (has the
@@ -51,7 +50,7 @@ def _test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
     return metrics
 
 
-def lines(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
+def lines(documents: Sequence[JSON]) -> Iterator[str]:
     """Format what `of` returned as a table."""
     header = ("created", "kind", "rows", "files", "size", "accuracy", "balanced", "macro F1", "mark", "name")
     rows = [
@@ -82,7 +81,7 @@ def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]
     return changes, damaged
 
 
-def _document(folder: Folder, champions: Collection[str], scores: dict[str, float]) -> dict[str, Any]:
+def _document(folder: Folder, champions: Collection[str], scores: dict[str, float]) -> JSON:
     result = folder.manifest
     marks = {
         "champion": folder.kind == "checkpoint" and folder.uri.name in champions,

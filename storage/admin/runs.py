@@ -2,17 +2,17 @@
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from storage import files, terminal
 from storage.admin import catalog, listing
 from storage.admin.catalog import Folder
 from storage.decision import METRICS
 from storage.kinds import REPORT
+from storage.manifest import JSON
 from storage.uri import CheckpointURI, Root
 
 
-def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
+def of(root: Root) -> tuple[list[JSON], list[str]]:
     """Describe every run by JSON values, oldest first; also return a line for each damaged report or registered model.
 
     A run has one report, unless it found that of an earlier run, which had the same results and the same decision. What
@@ -28,7 +28,7 @@ def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
     return sorted(rows, key=lambda row: (row["created"], row["uri"])), damaged
 
 
-def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def lines(rows: Sequence[JSON]) -> Iterator[str]:
     """Format rows as a table."""
     middle = ("accuracy", "balanced", "macro F1", "seconds")
     header = ("created", "registered model", "recipe", "changed", *middle, "mark", "run")
@@ -48,21 +48,21 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     return terminal.table([header, *cells], right=range(4, 8))
 
 
-def changes_as_text(changes: Mapping[str, Any]) -> str:
+def changes_as_text(changes: Mapping[str, object]) -> str:
     """Format changed fields as a user types them after `--set`: `epochs=5 seed=1`."""
     return " ".join(f"{name}={value}" for name, value in changes.items())
 
 
-def mark(row: Mapping[str, Any]) -> str:
+def mark(row: JSON) -> str:
     """Return what became of a run's model: `champion` now, `promoted` once, or nothing."""
     return "champion" if row["champion"] else "promoted" if row["promoted"] else ""
 
 
-def _row(folder: Folder, current: Mapping[Any, CheckpointURI | None]) -> dict[str, Any]:
+def _row(folder: Folder, current: Mapping[str, CheckpointURI | None]) -> JSON:
     assert folder.manifest
     recorded, decision = folder.manifest.statistics, folder.manifest.parameters.get("decision", {})
     metrics = decision.get("metrics", {}).get("challenger", {})
-    champion, checkpoint = current.get(recorded.get("registered_model")), folder.parents.get("checkpoint")
+    champion, checkpoint = current.get(recorded.get("registered_model", "")), folder.parents.get("checkpoint")
     return {
         "uri": folder.uri,
         "created": folder.created.isoformat(timespec="seconds"),

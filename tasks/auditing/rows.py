@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from storage import manifest, tables
 from storage.kinds import PROBABILITY_PREFIX
+from storage.manifest import JSON
 from storage.uri import AuditURI, DatasetURI, PredictionsURI
 from tasks import report_page
 from tasks.auditing import confident_learning
@@ -116,7 +116,7 @@ def _worst(fold: Fold, number: int, noise: LabelNoise, *, count: int) -> pd.Data
         probabilities[everyone, labels] = -1
         likely, wrong = probabilities.argmax(1), noise.wrong(of_label, num_classes=len(fold.classes))
         some = np.argsort(of_label, kind="stable")[:count]
-        values: dict[str, Any] = {"fold": number, "position": first + some, "given": labels[some]}
+        values: dict[str, object] = {"fold": number, "position": first + some, "given": labels[some]}
         values |= {"likely": likely[some], "probability": probabilities[some, likely[some]]}
         frames.append(pd.DataFrame(values | {"probability_given": of_label[some], "probability_wrong": wrong[some]}))
         first += len(labels)
@@ -139,7 +139,7 @@ def render(suspects: pa.Table, folds: Sequence[Fold]) -> str:
     )
 
 
-def read(audit: AuditURI) -> list[dict[str, Any]]:
+def read(audit: AuditURI) -> list[JSON]:
     """Read the suspects of a committed audit, worst first, as plain values."""
-    suspects: list[dict[str, Any]] = tables.read_split(audit, "suspects").to_pylist()
+    suspects: list[JSON] = tables.read_split(audit, "suspects").to_pylist()
     return suspects

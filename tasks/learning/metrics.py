@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,7 @@ def confusion(labels: np.ndarray, predictions: np.ndarray, *, num_classes: int) 
     return np.bincount(labels * num_classes + predictions, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def per_class(counts: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:
+def per_class(counts: np.ndarray, classes: Sequence[str]) -> list[dict[str, str | float]]:
     """Compute precision, recall, F1 and support of every class from the confusion matrix; 0 instead of 0/0."""
     right = np.diag(counts)
     precision = right / np.maximum(1, counts.sum(0))
@@ -119,7 +118,7 @@ def coverage(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, flo
 
 def worst(
     ids: np.ndarray, labels: np.ndarray, predictions: np.ndarray, confidence: np.ndarray, *, count: int
-) -> list[dict[str, Any]]:
+) -> list[dict[str, float]]:
     """Return up to `count` mistakes, those with the highest predicted probability first."""
     mistakes = np.flatnonzero(predictions != labels)
     order = mistakes[np.lexsort((ids[mistakes], -confidence[mistakes]))][:count]

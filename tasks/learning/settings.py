@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic_core import PydanticUndefined
 
+from storage.manifest import JSON
 from tasks.learning import user_code
 from tasks.learning.initial_weights import start_from_text
 from tasks.learning.recipe import Recipe, flat, from_dict
@@ -27,8 +28,8 @@ _BOOLEANS = {"true": True, "on": True, "false": False, "off": False}
 class _Setting:
     groups: tuple[str, ...]
     """Place of the field in a recipe."""
-    type: Any
-    default: Any
+    type: object
+    default: object
     """Value of a new recipe; none if each has to give one."""
     meaning: str
     variants: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class _Setting:
     """Place of the variants that the value chooses from, if it does."""
 
 
-def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Recipe:
+def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, object]) -> Recipe:
     """Apply `field=value` settings to `recipe`, each converted to its field's type and validated.
 
     A field may be given with its group, such as `gate.minimum`. A new variant, such as `optimizer=sgd`, keeps the
@@ -54,7 +55,7 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
         raise ValueError(f"{option}{error}") from None
 
 
-def _change(values: dict[str, Any], name: str, value: Any) -> None:
+def _change(values: JSON, name: str, value: object) -> None:
     setting = _settings()[name]
     if name == "start":  # one text spells the variant and its field
         _group(values, setting.groups)[name] = start_from_text(str(value))
@@ -79,7 +80,7 @@ def _change(values: dict[str, Any], name: str, value: Any) -> None:
     group[name] = value
 
 
-def _group(values: dict[str, Any], groups: Iterable[str]) -> dict[str, Any]:
+def _group(values: JSON, groups: Iterable[str]) -> JSON:
     return functools.reduce(operator.getitem, groups, values)
 
 
@@ -135,7 +136,7 @@ def _settings() -> dict[str, _Setting]:
 
 def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ()) -> Iterator[tuple[str, _Setting]]:
     for name, field in group.__pydantic_fields__.items():
-        types: list[Any] = list(typing.get_args(field.annotation) or [field.annotation])
+        types = typing.get_args(field.annotation) or (field.annotation,)
         kinds: list[Any] = [kind for kind in types if dataclasses.is_dataclass(kind)]
         place, tags = (*groups, name), [kind.kind for kind in kinds if hasattr(kind, "kind")]
         # A field of a base class has its docstring only there.
@@ -159,7 +160,7 @@ def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ())
             yield from _fields(kind, place, (kind.kind,) if tags else ())
 
 
-def _convert(text: str, name: str, kind: Any) -> Any:
+def _convert(text: str, name: str, kind: object) -> object:
     """Return `text` as the type `kind`; text that does not fit is left to the recipe, which refuses it."""
     if kind is bool:
         return _BOOLEANS.get(text.lower(), text)
@@ -169,5 +170,5 @@ def _convert(text: str, name: str, kind: Any) -> Any:
     if name == "source" and not user_code.is_reference(text):
         return text.replace("_", "-")
     with contextlib.suppress(ValueError):
-        return kind(text)
+        return kind(text) if callable(kind) else text
     return text

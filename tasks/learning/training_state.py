@@ -4,13 +4,13 @@ import dataclasses
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from storage import manifest
+from storage.manifest import JSON
 from storage.uri import CheckpointURI, FilesURI
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, Snapshot, WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics
@@ -28,7 +28,7 @@ _FIRST_ROWS = 5000
 """Most rows from which a model is initialised, as in airbench94."""
 
 
-def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields: dict[str, Any]) -> Snapshot:
+def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields: JSON) -> Snapshot:
     """Copy the state after the latest epoch; `fields` holds more of `Meta`: parameters, resolved, hardware."""
     meta = Meta(
         model=dataclasses.asdict(trainer.model.spec) | {"temperature": history[-1].temperature},
@@ -48,7 +48,7 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields
     }
     tensors: dict[str, Tensor] = {}
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> object:
         if isinstance(value, Tensor):
             name = str(len(tensors))
             tensors[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -65,7 +65,7 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields
     )
 
 
-def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: dict[str, Any]) -> list[EpochMetrics]:
+def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: JSON) -> list[EpochMetrics]:
     """Restore `trainer` from the checkpoint in the local `folder`, verified before; return the history so far.
 
     Raises `WrongResume` if it belongs to a training on other data, with other parameters or another number of workers.

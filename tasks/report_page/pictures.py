@@ -1,14 +1,13 @@
 """Pictures of a report, read from the parts of its datasets: test rows, training images, rows left out, copies."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import manifest, tables
-from storage.manifest import Manifest
+from storage.manifest import JSON, Manifest
 from storage.uri import DatasetURI, PredictionsURI
 from tasks.images import row_tables
 from tasks.jobs.preprocess import checks, near_duplicates
@@ -29,7 +28,7 @@ RawRow = tuple[str, int]
 """Split of a raw dataset, and the number of the row in it."""
 
 
-def of_mistakes(predictions: PredictionsURI, *, worst: Sequence[int]) -> dict[str, Any]:
+def of_mistakes(predictions: PredictionsURI, *, worst: Sequence[int]) -> JSON:
     """Return the field `mistakes` of a report; `worst` are the ids of wrong rows, the worst first."""
     predicted = manifest.load(predictions)
     rows = answers.read_rows(predictions, predicted).set_index("id", drop=False).loc[list(worst[:_MISTAKES])]
@@ -51,7 +50,7 @@ def of_mistakes(predictions: PredictionsURI, *, worst: Sequence[int]) -> dict[st
     }
 
 
-def of_data(uri: DatasetURI) -> dict[str, Any]:
+def of_data(uri: DatasetURI) -> JSON:
     """Return the fields `class_samples`, `left_out` and `near_duplicates` of a report on a prepared dataset."""
     prepared = manifest.load(uri)
     raw_uri = DatasetURI(prepared.parent("raw", of=uri))
@@ -85,7 +84,7 @@ def _of_classes(uri: DatasetURI, prepared: Manifest) -> Mapping[str, Sequence[np
     return {classes[label]: its for label, its in pictures.items()}
 
 
-def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[dict[str, Any]]:
+def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[JSON]:
     """Describe some of the rows in quarantine: `class` or None, `place`, `reason`, and `image`, None if unreadable."""
     if not prepared.split("quarantine"):
         return []
@@ -108,7 +107,7 @@ def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, 
     ]
 
 
-def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[dict[str, Any]]:
+def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[JSON]:
     """Return the worst pairs of each kind, with the `image` of both."""
     recorded, sides = prepared.statistics.get("near_duplicates") or {}, ("first", "second")
     pairs = [

@@ -8,8 +8,8 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from storage.manifest import JSON
 from tasks.learning import models, settings, user_code
 from tasks.learning.augment_settings import FileAugment, PixelAugment
 from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
@@ -94,7 +94,7 @@ def title(recipe: Recipe) -> str:
     return f"{recipe.name.removesuffix(f'-{usual}')}-{models.in_names(recipe.model)}"[:64].rstrip("-")
 
 
-def changes(recipe: Recipe) -> dict[str, Any]:
+def changes(recipe: Recipe) -> JSON:
     """Return the settings in which `recipe` differs from its original, so that `override` can rebuild it."""
     usual, now = (flat(some.to_dict()) for some in (load(recipe.origin or recipe.name), recipe))
     return {name: now[name] for name in settings.names() if name in now and now[name] != usual.get(name)}
