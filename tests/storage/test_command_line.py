@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from storage import access, commits, files, manifest, registry
+from storage import access, files, manifest, registry
 from storage.uri import URI, Root
 from tests import documented
 from tests.report_page.finished_runs import commit_run
@@ -46,6 +46,13 @@ def damage_file(uri: URI, how: str) -> URI:
     return place
 
 
+def documents(root: Root, ask: Ask, *words: str) -> dict[str, dict[str, Any]]:
+    """What `ls` lists as JSON, by URI."""
+    answer = ask("ls", *words, "--json", "--storage", root)
+    assert answer.code == 0
+    return {document["uri"]: document for document in json.loads("\n".join(answer.out))}
+
+
 class TestLs:
     def test_every_result_of_the_kinds_asked_for_has_a_line_oldest_first(
         self, root: Root, model: Model, ask: Ask
@@ -61,50 +68,38 @@ class TestLs:
         expected = [model.checkpoint, model.report, later.checkpoint, later.report]
         assert [line.split()[-1] for line in answer.out[1:]] == expected
 
-    def test_times_are_local_and_in_json_with_their_zone(self, model: Model, root: Root, ask: Ask) -> None:
+    def test_json_has_the_documented_keys_and_times_with_their_zone_which_are_local_in_the_table(
+        self, model: Model, root: Root, ask: Ask
+    ) -> None:
         created = manifest.load(model.raw).created
-        lines = created.astimezone().strftime("%Y-%m-%d %H:%M")
-        assert ask("ls", "raw", "--storage", root).out[1].startswith(f"{lines}  raw ")
-        (document,) = json.loads("\n".join(ask("ls", "raw", "--json", "--storage", root).out))
+        local = created.astimezone().strftime("%Y-%m-%d %H:%M")
+        assert ask("ls", "raw", "--storage", root).out[1].startswith(f"{local}  raw ")
+        document = documents(root, ask, "raw")[model.raw]
         assert document["created"] == created.isoformat(timespec="seconds")
         assert document.keys() == documented.keys("One result of `ls`")
         size = sum(file.size for file in manifest.load(model.raw).files)
         assert [document[name] for name in ("kind", "uri", "rows", "bytes", "files")] == ["raw", model.raw, 9, size, 2]
 
-    def test_model_and_what_was_made_with_it_have_their_test_accuracy(self, root: Root, model: Model, ask: Ask) -> None:
-        kinds = ["checkpoint", "predictions", "report"]
+    def test_accuracy_of_a_model_and_its_results_is_the_accuracy_on_its_own_test_rows(
+        self, root: Root, model: Model, ask: Ask
+    ) -> None:
+        other = results.run(root, "other").prepared
+        predictions = results.commit(root, "predictions", "elsewhere", checkpoint=model.checkpoint, dataset=other)
+        evaluation = results.commit(root, "evaluation", "elsewhere", accuracy=0.5, predictions=predictions)
         unjudged = results.commit(root, "checkpoint", "unjudged", prepared=model.prepared)
-        documents = json.loads("\n".join(ask("ls", *kinds, "--json", "--storage", root).out))
-        accuracies = {document["uri"]: document["test_accuracy"] for document in documents}
-        for uri in (model.checkpoint, model.predictions, model.report):
-            assert accuracies[uri] == 0.987654321
-        assert accuracies[unjudged] is None
-        assert "  0.9877    0.8765    0.7654  champion  " in next(
-            line for line in ask("ls", *kinds, "--storage", root).out if line.endswith(model.checkpoint)
-        )
-
-    def test_accuracy_of_a_model_is_that_on_its_own_test_rows(self, root: Root, model: Model, ask: Ask) -> None:
-        other = results.run(root, "other")
-        predictions = results.commit(
-            root, "predictions", "elsewhere", checkpoint=model.checkpoint, dataset=other.prepared
-        )
-        evaluation = results.place(root, "evaluation", "elsewhere")
-        parents = {"predictions": predictions}
-        commits.commit(
-            evaluation, kind="evaluation", parents=parents, parameters={}, listed=[], statistics={"test_accuracy": 0.5}
-        )
-        documents = json.loads("\n".join(ask("ls", "--json", "--storage", root).out))
-        accuracies = {document["uri"]: document["test_accuracy"] for document in documents}
+        accuracies = {uri: document["test_accuracy"] for uri, document in documents(root, ask).items()}
         assert accuracies[predictions] == accuracies[evaluation] == 0.5
-        assert accuracies[model.checkpoint] == 0.987654321
+        assert {accuracies[uri] for uri in (model.checkpoint, model.predictions, model.report)} == {0.987654321}
+        assert accuracies[unjudged] is None
+        (line,) = [line for line in ask("ls", "--storage", root).out if line.endswith(model.checkpoint)]
+        assert "  0.9877    0.8765    0.7654  champion  " in line
 
     def test_marks_show_champion_incomplete_and_unreadable(self, root: Root, model: Model, ask: Ask) -> None:
         dead = results.place(root, "predictions", "dead")
         results.write_part(dead)
         files.put(model.report.child(manifest.NAME), b"garbage")
         results.write_scratch(root, results.place(root, "checkpoint", "mine"))
-        documents = json.loads("\n".join(ask("ls", "--json", "--storage", root).out))
-        marks = {document["uri"]: document["marks"] for document in documents if document["marks"]}
+        marks = {uri: document["marks"] for uri, document in documents(root, ask).items() if document["marks"]}
         expected = {model.checkpoint: ["champion"], dead: ["incomplete"], model.report: ["unreadable"]}
         assert marks == expected
 
@@ -352,13 +347,6 @@ class TestProcess:
         assert "stray-\\udcff" in answer.stdout
 
 
-def documents(ask: Ask, *words: str) -> list[dict[str, Any]]:
-    answer = ask(*words, "--json")
-    assert (answer.code, answer.err) == (0, [])
-    rows: list[dict[str, Any]] = json.loads("\n".join(answer.out))
-    return rows
-
-
 @pytest.fixture
 def three(root: Root) -> list[URI]:
     """Reports of three runs, of which the second is the champion and the first was."""
@@ -369,7 +357,7 @@ def three(root: Root) -> list[URI]:
 
 
 def test_runs_have_their_changes_metrics_decision_and_times(root: Root, three: list[URI], ask: Ask) -> None:
-    rows = documents(ask, "ls", "runs", "--storage", root)
+    rows = list(documents(root, ask, "runs").values())
     assert [row["uri"] for row in rows] == three
     assert rows[0].keys() == documented.keys("One run of `ls runs`")
     assert [row["changes"] for row in rows] == [{}, {"epochs": 5}, {"seed": 7, "epochs": 9}]
