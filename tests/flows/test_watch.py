@@ -20,16 +20,6 @@ pytestmark = pytest.mark.usefixtures("prefect_server")
 _LATER_S = 20 * 60.0
 
 
-class Clock:
-    """A clock that the test moves: the watch's own."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @flow
 def _flow() -> None: ...
 
@@ -39,12 +29,15 @@ def _task() -> None: ...
 
 
 class Server:
-    """A real server with one deployment."""
+    """A real server with one deployment, and the clock of its watch."""
 
     def __init__(self, client: Any) -> None:
-        self.client = client
+        self.client, self.now_s = client, 0.0
         flow_id = client.create_flow(_flow)
         self.deployment = client.create_deployment(flow_id=flow_id, name="train", tags=[PROJECT])
+
+    def watch(self) -> watch.Watch:
+        return watch.Watch(lambda: self.now_s)
 
     def run(self, state: State[Any]) -> FlowRun:
         """A run of the deployment that is in `state`."""
@@ -76,64 +69,59 @@ def server() -> Iterator[Server]:
         yield Server(client)
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def look_later(watching: watch.Watch, clock: Clock, seconds: float = _LATER_S) -> list[str]:
+def look_later(server: Server, watching: watch.Watch, seconds: float = _LATER_S) -> None:
     """Look at the runs now and after `seconds` without a sign of life."""
-    lines = list(watching.look())
-    clock.now_s += seconds
-    return lines + list(watching.look())
+    list(watching.look())
+    server.now_s += seconds
+    list(watching.look())
 
 
-def test_silent_run_crashes_with_its_task_runs_and_a_cancelled_one_ends(server: Server, clock: Clock) -> None:
+def test_silent_run_crashes_with_its_task_runs_and_a_cancelled_one_ends(server: Server) -> None:
     silent, cancelling = server.run(Running()), server.run(Cancelling())
     states: dict[str, State[Any]] = {"over": Completed(), "dead": Running()}
     task_runs = {
         name: server.client.create_task_run(_task, silent.id, name, state=state).id for name, state in states.items()
     }
-    look_later(watch.Watch(clock), clock)
+    look_later(server, server.watch())
     assert [server.name(run) for run in (silent, cancelling)] == ["Crashed", "Cancelled"]
     after = {name: server.client.read_task_run(task_run).state.name for name, task_run in task_runs.items()}
     assert after == {"over": "Completed", "dead": "Crashed"}
 
 
 @pytest.mark.parametrize("ahead_s", [-150.0, 3600.0])
-def test_no_run_is_silent_because_its_machine_has_another_time(server: Server, clock: Clock, ahead_s: float) -> None:
-    run, watching = server.run(Running()), watch.Watch(clock)
+def test_no_run_is_silent_because_its_machine_has_another_time(server: Server, ahead_s: float) -> None:
+    run, watching = server.run(Running()), server.watch()
     for _ in range(2):
         server.send_heartbeat(run, clock_ahead_s=ahead_s)
-        look_later(watching, clock, watch.SILENCE_S - 1)
+        look_later(server, watching, watch.SILENCE_S - 1)
     assert server.name(run) == "Running"
-    look_later(watching, clock)
+    look_later(server, watching)
     assert server.name(run) == "Crashed"
 
 
-def test_no_run_is_silent_because_the_server_was_away(server: Server, clock: Clock) -> None:
-    run, watching = server.run(Running()), watch.Watch(clock)
+def test_no_run_is_silent_because_the_server_was_away(server: Server) -> None:
+    run, watching = server.run(Running()), server.watch()
     list(watching.look())
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         (line,) = watching.look()
     assert line.startswith("cannot read the server's runs; trying again: ")
-    clock.now_s += _LATER_S
+    server.now_s += _LATER_S
     list(watching.look())
     assert server.name(run) == "Running"
 
 
-def test_crashed_run_is_restarted_three_times_unless_it_is_alive_after_all(server: Server, clock: Clock) -> None:
-    run, alive, watching = server.run(Crashed()), server.run(Crashed()), watch.Watch(clock)
+def test_crashed_run_is_restarted_three_times_unless_it_is_alive_after_all(server: Server) -> None:
+    run, alive, watching = server.run(Crashed()), server.run(Crashed()), server.watch()
     names = []
     for _ in range(watch.MAX_RESTARTS + 1):
         server.set_state(run, Crashed())
         list(watching.look())
         server.send_heartbeat(alive)
-        look_later(watching, clock, watch.PAUSE_S + 1)
+        look_later(server, watching, watch.PAUSE_S + 1)
         names.append(server.name(run))
     assert names == ["AwaitingRetry"] * watch.MAX_RESTARTS + [watch.GIVEN_UP]
     assert server.name(alive) == "Crashed"
-    look_later(watching, clock)
+    look_later(server, watching)
     assert (server.name(run), server.name(alive)) == (watch.GIVEN_UP, "AwaitingRetry")
 
 
@@ -147,9 +135,9 @@ def test_run_that_takes_its_machine_down_is_given_up_but_a_stop_counts_as_no_res
     assert names == ["AwaitingRetry"] * 4 + [watch.GIVEN_UP]
 
 
-def test_run_that_does_not_start_is_queued_again_after_a_while(server: Server, clock: Clock) -> None:
-    run, watching = server.run(State[Any](type=StateType.PENDING)), watch.Watch(clock)
-    look_later(watching, clock, 10 * 60)  # a pod that pulls its image
+def test_run_that_does_not_start_is_queued_again_after_a_while(server: Server) -> None:
+    run, watching = server.run(State[Any](type=StateType.PENDING)), server.watch()
+    look_later(server, watching, 10 * 60)  # a pod that pulls its image
     assert server.name(run) == "Pending"
-    look_later(watching, clock)
+    look_later(server, watching)
     assert server.name(run) == "AwaitingRetry"
