@@ -12,8 +12,8 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -108,12 +108,12 @@ def append(root: Root, name: str, decision: Decision) -> None:
         raise Superseded(f"{uri} was recorded in the meantime") from None
 
 
-def with_references(decision: Decision, root: Root, **options: Any) -> JSON:
+def with_references(decision: Decision, root: Root, *, exclude: Collection[str] = ()) -> JSON:
     """Dump `decision` as JSON values, with references in place of URIs, so that it does not depend on where `root` is.
 
-    `options` are those of pydantic's `model_dump`.
+    Fields in `exclude` are left out.
     """
-    document = decision.model_dump(mode="json", **options)
+    document = decision.model_dump(mode="json", exclude=set(exclude))
     named = {field: getattr(decision, field) for field in _REFERENCES if document.get(field)}
     return document | {field: reference.of(uri, root=root) for field, uri in named.items()}
 

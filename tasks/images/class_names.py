@@ -4,7 +4,6 @@ import dataclasses
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 NO_LABEL = -1
 """Number that means "no label", as in Hugging Face's and scikit-learn's data."""
@@ -105,5 +104,5 @@ def where(labels: str, files: Sequence[FileLabels], classes: Collection[str]) ->
     return f"{labels}; names without rows are left out: {_shown(in_order(unused))}" if unused else labels
 
 
-def _shown(names: Sequence[Any]) -> str:
+def _shown(names: Sequence[object]) -> str:
     return f"[{', '.join(map(str, names[:_SHOWN]))}{', ...' if len(names) > _SHOWN else ''}]"

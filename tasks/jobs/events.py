@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 PROGRESS = "::progress "
 """Start of a line with progress as JSON: what, done, total, note, fraction, epoch, and the job's time."""
@@ -52,7 +51,7 @@ def progress(
     write_event(PROGRESS, what=what, done=done, total=total, note=note, **facts)
 
 
-def write_event(marker: str, **content: Any) -> None:
+def write_event(marker: str, **content: object) -> None:
     """Write an event that the follower understands: `marker`, then `content` as JSON."""
     write_line(f"{marker}{json.dumps(content)}")
 

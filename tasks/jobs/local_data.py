@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage import process
-from storage.manifest import File
+from storage.manifest import JSON, File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
 from tasks.resources import machine, scaling
@@ -19,7 +19,7 @@ from tasks.stages import PredictSpec
 
 _MOST_THREADS = 16
 """Most rows to work on at once, each of which may hold a part of 64 MiB of pixels."""
-Row = dict[str, Any]
+Row = JSON
 
 
 class LocalDataset:
@@ -29,7 +29,7 @@ class LocalDataset:
         self._blocks = blocks
         """Tables, or dicts of columns whose values are any objects."""
 
-    def map_batches(self, fn: Callable[..., Any], *, fn_kwargs: Mapping[str, Any], **_: Any) -> "LocalDataset":
+    def map_batches(self, fn: Callable[..., Any], *, fn_kwargs: Mapping[str, object], **_: object) -> "LocalDataset":
         """Apply `fn` to every block."""
         return LocalDataset(fn(block, **fn_kwargs) for block in self._blocks)
 
@@ -37,9 +37,9 @@ class LocalDataset:
         self,
         fn: Callable[..., Any],
         *,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        **_: Any,
+        fn_kwargs: Mapping[str, object] | None = None,
+        fn_constructor_kwargs: Mapping[str, object] | None = None,
+        **_: object,
     ) -> "LocalDataset":
         """Apply `fn` to every row, in threads; if it is a class, one instance of it to one row after the other."""
         rows, is_actor = list(self.iter_rows()), isinstance(fn, type)
@@ -54,7 +54,7 @@ class LocalDataset:
         """Append the blocks of `others`."""
         return LocalDataset(block for dataset in (self, *others) for block in dataset.iter_batches())
 
-    def groupby(self, key: str, **_: Any) -> "LocalDataset":
+    def groupby(self, key: str, **_: object) -> "LocalDataset":
         """Make a block of all rows with the same `key`; all rows are in memory at once."""
         table = pa.concat_tables(self._blocks)
         values = table[key].to_numpy()
@@ -64,7 +64,7 @@ class LocalDataset:
 
     map_groups = map_batches
 
-    def iter_batches(self, **_: Any) -> Iterator[Any]:
+    def iter_batches(self, **_: object) -> Iterator[Any]:
         """Yield the blocks."""
         yield from self._blocks
 
@@ -83,11 +83,11 @@ class LocalData:
         """Return the rows of each listed file, a block each, in order; column `row` counts over all of them."""
         return LocalDataset(dataset_parts.read_numbered(uri, listed))
 
-    def from_items(self, items: Sequence[Any]) -> LocalDataset:
+    def from_items(self, items: Sequence[object]) -> LocalDataset:
         """Return a row for each object, in the column `item`."""
         return LocalDataset({"item": [item]} for item in items)
 
-    def actor_pool(self, spec: PredictSpec, *, most: int) -> dict[str, Any]:
+    def actor_pool(self, spec: PredictSpec, *, most: int) -> JSON:
         """Return the options of `map` for at most so many workers `cls(spec=, threads=, sharing=, device=)`.
 
         On `cuda` each has a GPU to itself.

@@ -2,12 +2,11 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import ray.data
 from ray.data import ActorPoolStrategy, Dataset
 
-from storage.manifest import File
+from storage.manifest import JSON, File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, datasource, events, tuned
 from tasks.jobs.local_data import LocalData
@@ -51,16 +50,16 @@ class RayData(LocalData):
     def read_parts(self, uri: DatasetURI, listed: Sequence[File]) -> Dataset:
         return datasource.dataset(uri, dataset_parts.whole_files(listed), numbered=True)
 
-    def from_items(self, items: Sequence[Any]) -> Dataset:
+    def from_items(self, items: Sequence[object]) -> Dataset:
         return ray.data.from_items(list(items), override_num_blocks=len(items))
 
-    def actor_pool(self, spec: PredictSpec, *, most: int) -> dict[str, Any]:
+    def actor_pool(self, spec: PredictSpec, *, most: int) -> JSON:
         scale = scaling.resolve_growing(
             spec.workers, threads=self._threads, needs=spec.needs, limit_s=spec.stall_s, on_wait=events.write_line
         )
         device = "cuda" if scale.use_gpu else "cpu"
         shared = {"threads": scale.threads, "sharing": scale.per_node, "device": device}
-        options: dict[str, Any] = {
+        options: JSON = {
             "fn_constructor_kwargs": {"spec": spec} | shared,
             "compute": ActorPoolStrategy(
                 size=min(scale.workers, most),

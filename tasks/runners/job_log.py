@@ -6,8 +6,8 @@ import json
 import logging
 import re
 import time
-from typing import Any
 
+from storage.manifest import JSON
 from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.events import EPOCHS, ERROR, PROGRESS
 from tasks.orchestration.stage import logger
@@ -73,7 +73,7 @@ class Follower:
             level = logging.WARNING if _WARNING.search(line) else logging.INFO
             logger().log(level, "%s", line, extra={"job": True})
 
-    def _progress(self, content: dict[str, Any]) -> None:
+    def _progress(self, content: JSON) -> None:
         done, note = f"{content['done']:,}/{content['total']:,}", content["note"]
         text = f"epoch {done}: {note}" if content["what"] == EPOCHS else f"{content['what']} {done} {note}"
         # Steps end with their epoch, which has a line of its own.

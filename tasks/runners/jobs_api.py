@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storage.manifest import JSON
 from storage.s3 import ENDPOINTS
 from tasks.jobs import dashboard
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
+    from requests import Response
 
 CODE = Path(__file__).resolve().parents[2]
 """Folder of the packages `tasks` and `storage`."""
@@ -37,8 +39,8 @@ def connect(address: str) -> "JobSubmissionClient":
     from ray.job_submission import JobSubmissionClient
 
     class Client(JobSubmissionClient):
-        def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
-            answer = super()._do_request(method, endpoint, **{"timeout": 30, **options})  # seconds
+        def _do_request(self, method: str, endpoint: str, **options: Any) -> "Response":
+            answer: Response = super()._do_request(method, endpoint, **{"timeout": 30, **options})  # seconds
             # Of a proxy whose head is away, or of a head that starts.
             if answer.status_code >= 500 and method != "POST":
                 raise ConnectionError(f"HTTP {answer.status_code}: {answer.text[:200]}")
@@ -50,7 +52,7 @@ def connect(address: str) -> "JobSubmissionClient":
 
 
 @contextlib.contextmanager
-def job_runtime_env(packages: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def job_runtime_env(packages: Sequence[str] = ()) -> Iterator[JSON]:
     """Yield the runtime environment of a job on a cluster, for as long as the block lasts.
 
     Its working directory is a copy of `packages` and of this checkout's code: Ray imports from there before any other

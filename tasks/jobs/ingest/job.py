@@ -55,7 +55,7 @@ def _map(
     *,
     what: str,
     upto: float,
-    **more: Any,
+    **more: object,
 ) -> list[T]:
     """Return `function` of each piece, in order."""
     done: list[T] = []

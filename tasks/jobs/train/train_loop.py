@@ -4,14 +4,14 @@ import platform
 import tempfile
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from storage import files, manifest, process
 from storage.failpoints import failpoint
-from storage.manifest import Manifest
+from storage.manifest import JSON, Manifest
 from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import URI, CheckpointURI
@@ -55,7 +55,7 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, context.device)
     resolved = {"workers": context.world_size, "device": kind, "precision": precision, "threads": threads}
-    fields: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
+    fields: JSON = {"parameters": spec.parameters, "resolved": resolved}
     if is_random:
         training_state.initialize_from_rows(model, loader)
     else:
@@ -114,7 +114,7 @@ def _gathered(value: _T, world_size: int) -> list[_T]:
     return values
 
 
-def _resume(scratch: URI, trainer: Trainer, fields: dict[str, Any], *, trained_on: str) -> list[EpochMetrics]:
+def _resume(scratch: URI, trainer: Trainer, fields: JSON, *, trained_on: str) -> list[EpochMetrics]:
     """Restore the newest complete checkpoint of any attempt; return its history, empty if there is none.
 
     Adds to `fields` the hardware and versions of all epochs, past and future.
@@ -158,7 +158,7 @@ class Checkpoints:
         """History up to the epoch that is not reported yet; empty if there is none."""
         self._written: Future[None] | None = None
 
-    def take(self, history: list[EpochMetrics], trainer: Trainer, *, prepared: str, fields: dict[str, Any]) -> None:
+    def take(self, history: list[EpochMetrics], trainer: Trainer, *, prepared: str, fields: JSON) -> None:
         """Start to write the state after the latest epoch, if it is to have a checkpoint.
 
         First waits for the previous one, and raises its error.

@@ -2,7 +2,6 @@
 
 import sys
 from types import SimpleNamespace
-from typing import Any
 from uuid import uuid4
 
 import ray
@@ -41,11 +40,11 @@ def configure() -> None:
 class _Here:
     """In-process object with the interface of an actor handle."""
 
-    def __init__(self, called: Any) -> None:
+    def __init__(self, called: object) -> None:
         self._called = called
 
     def __getattr__(self, name: str) -> SimpleNamespace:
-        def remote(*positional: Any, **keywords: Any) -> Any:
+        def remote(*positional: object, **keywords: object) -> "ray.ObjectRef[object]":
             return ray.put(getattr(self._called, name)(*positional, **keywords))
 
         return SimpleNamespace(remote=remote)

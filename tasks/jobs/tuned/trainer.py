@@ -39,7 +39,7 @@ class LeanTrainer(DataParallelTrainer):
             backend_config = CheckedTorchConfig(timeout_s=timeout_s)
         super().__init__(loop, backend_config=backend_config, scaling_config=scaling_config, **named)
 
-    def _create_default_callbacks(self) -> list[Any]:
+    def _create_default_callbacks(self) -> list[object]:
         return [each for each in super()._create_default_callbacks() if type(each).__name__ not in _UNNEEDED]
 
     def _initialize_and_run_controller(self, **named: Any) -> Result:
@@ -56,12 +56,12 @@ class Workers(WorkerGroup):
     """Ray Train's group of workers, in processes that a local Ray has ready and with a controller that is no actor."""
 
     @staticmethod
-    def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
+    def _get_worker_runtime_env(custom_runtime_env: object) -> object:
         # Ray Train adds variables of this process, which workers of a local Ray have anyway. With a runtime environment
         # of its own, a worker would have to wait for a new process.
         return custom_runtime_env
 
-    def _init_train_context_on_workers(self, *positional: Any) -> None:
+    def _init_train_context_on_workers(self, *positional: object) -> None:
         real = ray.get_runtime_context
         ray.get_runtime_context = lambda: _NoActor(real())
         try:
@@ -81,7 +81,7 @@ class _NoActor:
     def __init__(self, real: RuntimeContext) -> None:
         self._real = real
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._real, name)
 
 
