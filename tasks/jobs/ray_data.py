@@ -8,7 +8,7 @@ from ray.data import ActorPoolStrategy, Dataset
 
 from storage.manifest import JSON, File
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, datasource, events, tuned
+from tasks.jobs import datasource, events, tuned
 from tasks.jobs.local_data import LocalData
 from tasks.resources import scaling
 from tasks.stages import PredictSpec
@@ -48,7 +48,7 @@ class RayData(LocalData):
         self._threads = threads
 
     def read_parts(self, uri: DatasetURI, listed: Sequence[File]) -> Dataset:
-        return datasource.dataset(uri, dataset_parts.whole_files(listed), numbered=True)
+        return datasource.dataset(uri, listed, numbered=True)
 
     def from_items(self, items: Sequence[object]) -> Dataset:
         return ray.data.from_items(list(items), override_num_blocks=len(items))

@@ -36,11 +36,12 @@ recipe = Recipe(name="large", data=Data(source="mnist"), model="small-cnn", trai
 rows = None
 if kind == "ray-data":
     import ray
-    from tasks.jobs.train.ray_loader import RayDataRows
+    from tasks.jobs.train.ray_loader import RayDataRows, datasets
 
     options = {"include_dashboard": False, "logging_level": "ERROR", "object_store_memory": 100 * 2**20}
     ray.init(address="local", num_cpus=2, **options)
-    rows = partial(RayDataRows, world_size=1)
+    shards = {split: rows.iterator() for split, rows in datasets(uri, manifest.load(uri), recipe).items()}
+    rows = partial(RayDataRows, world_size=1, shard=shards.__getitem__)
 print("ready", flush=True)
 loader = make_loader(recipe, uri, manifest.load(uri), reader(kind, rows=rows))
 labels = []

@@ -17,7 +17,7 @@ from tasks.jobs.ingest import job as ingest
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.ray_data import RayData, configure
 from tasks.jobs.train import make_loader
-from tasks.jobs.train.ray_loader import RayDataRows
+from tasks.jobs.train.ray_loader import RayDataRows, datasets
 from tasks.learning.loop import Loader
 from tests import photographs
 from tests.image_folder import write_folder
@@ -83,9 +83,12 @@ def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path
 
 def loader(uri: DatasetURI, *, rank: int, is_on_ray: bool) -> Loader:
     """The loader of one of two ranks, as a training worker makes it."""
-    rows = partial(RayDataRows, world_size=2) if is_on_ray else None
+    rows, made = None, manifest.load(uri)
+    if is_on_ray:
+        shards = {split: rows.iterator() for split, rows in datasets(uri, made, photographs.RECIPE).items()}
+        rows = partial(RayDataRows, world_size=2, shard=shards.__getitem__)
     here = reader("ray-data", rank=rank, world_size=2, rows=rows)
-    return make_loader.make_loader(photographs.RECIPE, uri, manifest.load(uri), here)
+    return make_loader.make_loader(photographs.RECIPE, uri, made, here)
 
 
 def epoch(feed: Loader, number: int) -> list[tuple[list[Any], list[Any]]]:

@@ -31,8 +31,7 @@ _RESIDENT_BYTES = 2 * 2**30
 class Assignment(TypedDict):
     """Parameters of each Ray Train worker."""
 
-    spec: str
-    """The `TrainSpec` as JSON."""
+    spec: TrainSpec
     attempt: str
     loader: str
     threads: int

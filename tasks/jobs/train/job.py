@@ -54,8 +54,15 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.deadline_s)
     if resources.use_gpu:
         os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = _GPU_INTERVAL_S
+    fed: dict[str, Any] = {}
+    if loader == choices.RAY_DATA:
+        with gc_paused():
+            from tasks.jobs.train import ray_loader  # imports torch
+
+        datasets = ray_loader.datasets(spec.source, prepared, spec.recipe)
+        fed = {"datasets": datasets, "dataset_config": ray_loader.DATA_CONFIG}
     assignment = Assignment(
-        spec=spec.model_dump_json(),
+        spec=spec,
         attempt=attempt,
         loader=loader,
         threads=resources.threads,
@@ -63,7 +70,7 @@ def run(spec: TrainSpec) -> None:
     )
     try:
         fit(
-            loader=loader,
+            **fed,
             timeout_s=max(1, int(spec.stall_s)),
             cores=spec.threads,
             train_loop_config=assignment,
@@ -89,14 +96,14 @@ def run(spec: TrainSpec) -> None:
     attempts.finish(spec, prepared, started=started, loader=loader)
 
 
-def fit(*, loader: str, timeout_s: int, cores: int | None, **configured: Any) -> None:
+def fit(*, timeout_s: int, cores: int | None, **configured: Any) -> None:
     """Run `train_on_one_rank` on every rank to its end.
 
     Workers wait `timeout_s` seconds for each other in a collective. `cores` are those of a local Ray; None on a
-    cluster. A small machine has a trainer that starts faster, unless the dashboard shows trainings: it finds them by an
-    actor that the faster trainer does not have. `configured` are arguments of both trainers.
+    cluster. A small machine has a trainer that starts faster, unless it is given datasets, or the dashboard shows
+    trainings: both take actors that the faster trainer does not have. `configured` are arguments of both trainers.
     """
-    if loader != choices.RAY_DATA and tuned.is_on(cores) and not dashboard.is_on():
+    if "datasets" not in configured and tuned.is_on(cores) and not dashboard.is_on():
         with gc_paused():
             from tasks.jobs.tuned.trainer import LeanTrainer
 

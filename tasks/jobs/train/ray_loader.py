@@ -1,66 +1,77 @@
-"""Source of rows that Ray Data reads for a training worker, a window at a time, with `iter_torch_batches`."""
+"""Ray Data feeds Ray Train: the datasets that the trainer gets, and how each worker reads its shard."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
-import ray
-from ray.data import Dataset
+import ray.train
+from ray.data import DataIterator, Dataset
 from ray.data.collate_fn import ArrowBatchCollateFn
 
+from storage.manifest import Manifest
+from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, datasource
 from tasks.jobs.train.make_loader import RowSource, tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
+from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform
 
+DATA_CONFIG = ray.train.DataConfig(datasets_to_split=[])
+"""Each worker reads its own rows of the whole dataset: Ray Train's equal shards would leave out validation rows."""
 _OBJECT_STORE_SHARE = 0.5
 """Share of the cluster's object store that the readers of all training workers may fill together."""
+
+
+def datasets(uri: DatasetURI, prepared: Manifest, recipe: Recipe) -> dict[str, Dataset]:
+    """Return `datasets=` of the trainer: training and validation rows, images that are files decoded and augmented."""
+    rows = {split: datasource.dataset(uri, prepared.split(split)) for split in ("train", "validation")}
+    if not dataset_parts.is_encoded(prepared):
+        return rows
+    transform = Transform(recipe, images.shape_of(prepared.columns["metadata"]))
+    keywords = {"transform": transform}
+    return {
+        split: dataset.map_batches(_transformed, batch_format="pyarrow", fn_kwargs=keywords)
+        for split, dataset in rows.items()
+    }
+
+
+def _transformed(table: pa.Table, *, transform: Transform) -> pa.Table:
+    epoch = table[datasource.EPOCH][0].as_py() if datasource.EPOCH in table.column_names else None
+    return transform(table, epoch=epoch).replace_schema_metadata(None)
 
 
 @dataclasses.dataclass(frozen=True)
 class RayDataRows(RowSource):
     """Rows of this rank that Ray Data's tasks read, and if encoded decode and augment, anywhere in the cluster.
 
-    The worker makes the dataset again for every pass, because the order of the parts and the augmentation depend on the
-    epoch. Ray Data prepares the next window meanwhile. The loader shuffles each window, as for `streaming`: the order
-    from `local_shuffle_buffer_size` would depend on how blocks are cut.
+    The order of the parts and the augmentation depend on the epoch, so the worker tells each execution its epoch and
+    its slices. Ray's own `RandomSeedConfig` counts the executions of a process instead, and a resumed one begins anew.
+    Ray Data prepares the next window meanwhile. The loader shuffles each window, as for `streaming`: the order from
+    `local_shuffle_buffer_size` would depend on how blocks are cut.
     """
 
     world_size: int
+    shard: Callable[[str], DataIterator] = ray.train.get_dataset_shard
 
     def windows(
         self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
     ) -> Iterator[Batch]:
-        rows = datasource.dataset(self.uri, dataset_parts.shuffled(self.slices(split), shuffle_seed))
-        if self.transform is not None:
-            rows = rows.map_batches(
-                _transformed,
-                batch_size=None,
-                batch_format="pyarrow",
-                zero_copy_batch=True,
-                fn_kwargs={"transform": self.transform, "epoch": epoch},
-            )
-        _limit(rows, self.world_size)
-        yield from rows.iter_torch_batches(
+        shard = self.shard(split)
+        context = shard.get_context()
+        context.set_config(datasource.SLICES, dataset_parts.shuffled(self.slices(split), shuffle_seed))
+        context.set_config(datasource.EPOCH, epoch)
+        options = context.execution_options
+        options.preserve_order = True
+        # Readers of different ranks do not know of each other; each would claim the whole object store.
+        store = ray.cluster_resources().get("object_store_memory", 0) * _OBJECT_STORE_SHARE / self.world_size
+        options.resource_limits = options.resource_limits.copy(object_store_memory=store)
+        yield from shard.iter_torch_batches(
             batch_size=size,
             device=str(self.device),
             collate_fn=_ToTensors(self.shape),
             pin_memory=self.device.type == "cuda",
         )
-
-
-def _limit(rows: Dataset, world_size: int) -> None:
-    """Make `rows` keep their order and their share of the object store, as those of one of `world_size` ranks."""
-    options = rows.context.execution_options
-    options.preserve_order = True
-    # Readers of different ranks do not know of each other; each would claim the whole object store.
-    store = ray.cluster_resources().get("object_store_memory", 0) * _OBJECT_STORE_SHARE / world_size
-    options.resource_limits = options.resource_limits.copy(object_store_memory=store)
-
-
-def _transformed(table: pa.Table, *, transform: Transform, epoch: int | None) -> pa.Table:
-    return transform(table, epoch=epoch).replace_schema_metadata(None)
 
 
 class _ToTensors(ArrowBatchCollateFn):

@@ -35,7 +35,7 @@ def train(config: Assignment) -> None:
 
     A permanent error is left in a file for the driver, since Ray Train would retry it.
     """
-    spec = TrainSpec.model_validate_json(config["spec"])
+    spec = config["spec"]
     attempt = spec.scratch.child(config["attempt"])
     if errors.has_saved_error(attempt):
         return  # this is the retry of a permanent error
