@@ -21,6 +21,8 @@ import torch
 
 from benchmarks.store import Store, random_rows
 from storage import manifest, tables
+from storage.kinds import CHECKPOINT
+from storage.statistics import EpochMetrics
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.learning import downloading, images, recipes, sources
 from tasks.learning.inference import Inference
@@ -111,10 +113,10 @@ class Bench:
             raw = self.store.write_raw(_SOURCE, _SOURCE.read(Path(folder)))
         return self.store.preprocess(InProcessRunner(), raw)
 
-    def train(self, recipe: Recipe) -> tuple[CheckpointURI, list[dict[str, float]]]:
+    def train(self, recipe: Recipe) -> tuple[CheckpointURI, tuple[EpochMetrics, ...]]:
         """A training job of `recipe`, and the history of its epochs."""
         uri = self.store.train(InProcessRunner(), self.prepared, recipe)
-        return uri, manifest.load(uri).statistics["history"]
+        return uri, manifest.load(uri).statistics_of(CHECKPOINT).history
 
     def predict(self, model: CheckpointURI, *, split: str) -> tuple[PredictionsURI, float]:
         """A prediction job, and its rows in a second."""
@@ -134,9 +136,9 @@ def epochs(bench: Bench, *, name: str) -> Iterator[Measured]:
             yield Measured(what=what, note=lacking)
             continue
         _, history = bench.train(bench.recipe(name, epochs=_WARM_UP + bench.epochs, **changes))
-        seconds = statistics.median(epoch["seconds"] for epoch in history[_WARM_UP:])
-        waits = [epoch["data_wait_s"] + epoch["checkpoint_wait_s"] for epoch in history[_WARM_UP:]]
-        note = f"waits {statistics.mean(waits):.2f} s; first epoch {history[0]['seconds']:.1f} s"
+        seconds = statistics.median(epoch.seconds for epoch in history[_WARM_UP:])
+        waits = [epoch.data_wait_s + epoch.checkpoint_wait_s for epoch in history[_WARM_UP:]]
+        note = f"waits {statistics.mean(waits):.2f} s; first epoch {history[0].seconds:.1f} s"
         at_most = bench.target(2.0) if (name, variant) == (_VIT, "eager") else None
         yield Measured(what=what, value=seconds, unit="s", note=note, at_most=at_most)
 
@@ -145,7 +147,7 @@ def airbench(bench: Bench) -> Iterator[Measured]:
     """The training that is to reach 94% within seconds, as a job from its first epoch on."""
     recipe = bench.recipe(_AIRBENCH)
     uri, history = bench.train(recipe)
-    seconds, all_s = (sum(epoch[name] for epoch in history) for name in ("train_s", "seconds"))
+    seconds, all_s = (sum(epoch.train_s for epoch in history), sum(epoch.seconds for epoch in history))
     note = f"{recipe.training.epochs} epochs; {all_s:.1f} s with evaluation and checkpoints"
     at_most = bench.target(10.0)
     yield Measured(what="cifar10-airbench: training", value=seconds, unit="s", note=note, at_most=at_most)

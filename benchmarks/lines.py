@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from benchmarks.ratios import Ratio, in_turn
 from benchmarks.store import Store, random_rows
 from storage import manifest
+from storage.kinds import CHECKPOINT, PREDICTIONS
 from storage.uri import URI, DatasetURI, Root
 from tasks.jobs.ingest.downloads import write_split
 from tasks.learning import images, recipes, sources
@@ -140,7 +141,7 @@ def prediction(bench: Bench) -> Iterator[Ratio]:
     def ours() -> float:
         with session(wanted=True, workers=None) as cluster:
             predictions = store.predict(cluster, model, dataset)
-        return rows / float(manifest.load(predictions).statistics["seconds"])
+        return rows / float(manifest.load(predictions).statistics_of(PREDICTIONS).seconds)
 
     def plain() -> float:
         printed = bench.plain("--test", f"{dataset}/test", "--out", str(bench.fresh("predictions")))
@@ -197,9 +198,9 @@ def _pace(prepared: URI, checkpoint: URI, recipe: Recipe) -> tuple[float, float]
     """Images in a second of a training's steps, and the share of an epoch that waits for data; medians of epochs."""
     rows = sum(file.rows or 0 for file in manifest.load(prepared).split("train"))
     per_epoch = rows // recipe.training.batch_size * recipe.training.batch_size
-    history = manifest.load(checkpoint).statistics["history"]
-    rate = statistics.median(per_epoch / epoch["train_s"] for epoch in history)
-    return rate, statistics.median(epoch["data_wait_s"] / epoch["seconds"] for epoch in history)
+    history = manifest.load(checkpoint).statistics_of(CHECKPOINT).history
+    rate = statistics.median(per_epoch / epoch.train_s for epoch in history)
+    return rate, statistics.median(epoch.data_wait_s / epoch.seconds for epoch in history)
 
 
 def _until_step(bench: Bench, storage: Path, folder: Path) -> float:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from storage import files, manifest, reference, registry
 from storage.decision import Decision
+from storage.kinds import RAW
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name
@@ -188,5 +189,4 @@ def _is_of_user_images(root: Root, name: str) -> bool:
 
 def _place(raw: Manifest) -> URI | None:
     """Return the location of the user's own files; none for a downloaded source."""
-    sources = raw.statistics.get("sources", [])
-    return URI(sources[0]["url"]) if "image_size" in raw.parameters and sources else None
+    return URI(raw.statistics_of(RAW).sources[0].url) if "image_size" in raw.parameters else None

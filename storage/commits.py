@@ -10,6 +10,7 @@ from storage import files, manifest, reference
 from storage.kinds import KINDS
 from storage.manifest import File, Manifest, Parent
 from storage.producer import producer
+from storage.statistics import Statistics
 from storage.uri import URI
 
 
@@ -42,13 +43,14 @@ def commit(
     parameters: Mapping[str, Any],
     listed: Sequence[File],
     schema: Mapping[str, Any] | None = None,
-    statistics: Mapping[str, Any] | None = None,
+    statistics: Statistics,
 ) -> Manifest:
     """Commit a result in one step; the first committer wins, and every committer gets the winner's manifest.
 
     Pass as `parents` what `as_parent` returned for the manifests that were read. A parent given as a URI is read now;
     raises `FileNotFoundError` if it is not committed.
     """
+    assert isinstance(statistics, KINDS[kind].statistics), f"{kind} has no {type(statistics).__name__}"
     assert parents.keys() <= {*KINDS[kind].parents}, f"{kind} has no parents {', '.join(parents)}"
     recorded = {role: _parent(parent, of=uri) for role, parent in parents.items()}
     result = Manifest(
@@ -60,7 +62,7 @@ def commit(
         files=tuple(listed),
         rows=sum(file.rows or 0 for file in listed),
         schema=dict(schema or {}),
-        statistics=dict(statistics or {}),
+        statistics=statistics,
         created=datetime.datetime.now(datetime.UTC),
     )
     content = result.signed().to_json()

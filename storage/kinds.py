@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Final, Generic, TypeVar
 
+from storage import statistics
 from storage.uri import (
     URI,
     AuditURI,
@@ -17,6 +18,7 @@ from storage.uri import (
 )
 
 U = TypeVar("U", bound=URI)
+S = TypeVar("S", bound=statistics.Statistics)
 RUNS: Final = "runs"
 """Folder below a root for the scratch files of attempts, in a folder with the name of the result."""
 PROBABILITY_PREFIX: Final = "probability_"
@@ -24,7 +26,7 @@ PROBABILITY_PREFIX: Final = "probability_"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Kind(Generic[U]):
+class Kind(Generic[U, S]):
     """One kind of result."""
 
     name: str
@@ -32,6 +34,8 @@ class Kind(Generic[U]):
     folder: str
     """Folder below a storage root."""
     uri: type[U]
+    statistics: type[S]
+    """What its manifest records about it."""
     stage: str
     """Stage that makes it; part of the fingerprint."""
     version: int = 1
@@ -46,13 +50,28 @@ class Kind(Generic[U]):
         return self.uri(root.child(f"{self.folder}/{name}"))
 
 
-FILES = Kind(name="files", folder="downloads", uri=FilesURI, stage="download")
-RAW = Kind(name="raw", folder="datasets/raw", uri=DatasetURI, stage="ingest", parents=("files",))
-PREPARED = Kind(name="prepared", folder="datasets/prepared", uri=DatasetURI, stage="preprocess", parents=("raw",))
+FILES = Kind(name="files", folder="downloads", uri=FilesURI, statistics=statistics.FilesStatistics, stage="download")
+RAW = Kind(
+    name="raw",
+    folder="datasets/raw",
+    uri=DatasetURI,
+    statistics=statistics.RawStatistics,
+    stage="ingest",
+    parents=("files",),
+)
+PREPARED = Kind(
+    name="prepared",
+    folder="datasets/prepared",
+    uri=DatasetURI,
+    statistics=statistics.PreparedStatistics,
+    stage="preprocess",
+    parents=("raw",),
+)
 CHECKPOINT = Kind(
     name="checkpoint",
     folder="checkpoints",
     uri=CheckpointURI,
+    statistics=statistics.CheckpointStatistics,
     stage="train",
     version=2,
     parents=("prepared", "initial", "weights"),
@@ -61,6 +80,7 @@ PREDICTIONS = Kind(
     name="predictions",
     folder="predictions",
     uri=PredictionsURI,
+    statistics=statistics.PredictionsStatistics,
     stage="predict",
     parents=("checkpoint", "dataset"),
     stays_with_champion=True,
@@ -69,6 +89,7 @@ EVALUATION = Kind(
     name="evaluation",
     folder="evaluations",
     uri=EvaluationURI,
+    statistics=statistics.EvaluationStatistics,
     stage="evaluate",
     version=2,
     parents=("predictions",),
@@ -78,6 +99,7 @@ REPORT = Kind(
     name="report",
     folder="reports",
     uri=ReportURI,
+    statistics=statistics.ReportStatistics,
     stage="report",
     parents=("checkpoint", "predictions", "evaluation"),
     stays_with_champion=True,
@@ -86,6 +108,7 @@ EXPORT = Kind(
     name="export",
     folder="exports",
     uri=ExportURI,
+    statistics=statistics.ExportStatistics,
     stage="export",
     version=2,
     parents=("checkpoint", "prepared"),
@@ -95,11 +118,12 @@ AUDIT = Kind(
     name="audit",
     folder="audits",
     uri=AuditURI,
+    statistics=statistics.AuditStatistics,
     stage="audit",
     parents=tuple(f"predictions-{number}" for number in range(10)),
 )
 """Made from the predictions of each of its trainings, at most ten."""
-KINDS: Final[dict[str, Kind[Any]]] = {
+KINDS: Final[dict[str, Kind[Any, Any]]] = {
     kind.name: kind for kind in (FILES, RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT, EXPORT, AUDIT)
 }
 """Every kind by its name; each comes after the kinds it is made from."""

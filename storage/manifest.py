@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_validator
+from pydantic import AwareDatetime, BaseModel, Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator
 
 from storage import files, reference
 from storage.error_policy import Permanent
-from storage.kinds import KINDS
+from storage.kinds import KINDS, Kind, S, U
 from storage.producer import producer
+from storage.statistics import Statistics
 from storage.uri import URI, Root
 
 JSON = dict[str, Any]
@@ -75,8 +76,8 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
     """Number of rows over all files."""
     columns: dict[str, Any] = Field(alias="schema")
     """Columns with their types and metadata, such as class names; empty if the files are not tables."""
-    statistics: dict[str, Any]
-    """Statistics that depend on the kind: class counts, mean and standard deviation, metrics, seconds taken."""
+    statistics: SerializeAsAny[Statistics]
+    """Of the class that the kind names; `statistics_of` returns it as such."""
     created: AwareDatetime
     """Time of the commit; not part of `content` or of any fingerprint."""
     digest: str = ""
@@ -89,11 +90,22 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {value!r}")
         return value
 
+    @field_validator("statistics", mode="plain")
+    @classmethod
+    def _are_of_kind(cls, value: object, info: ValidationInfo) -> Statistics:
+        kind = KINDS.get(info.data.get("kind", ""))
+        return (kind.statistics if kind else Statistics).model_validate(value)
+
     @property
     def content(self) -> str:
         """SHA-256 of the files' names and digests and of the schema; the same if a result is made again bit for bit."""
         contents = [(file.path, file.split, file.rows, file.sha256) for file in self.files]
         return hashlib.sha256(json.dumps([contents, self.columns], sort_keys=True).encode()).hexdigest()
+
+    def statistics_of(self, kind: Kind[U, S]) -> S:
+        """Return the statistics of a result that is of `kind`."""
+        assert isinstance(self.statistics, kind.statistics), f"it is of kind {self.kind}, not {kind.name}"
+        return self.statistics
 
     def parent(self, role: str, *, of: URI) -> URI:
         """Return the URI of the parent with `role`; `of` is the URI of this manifest. Raises `KeyError`."""
@@ -106,6 +118,14 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
     def split(self, name: str | None) -> list[File]:
         """Return the files of one split in their order; all files if `name` is none."""
         return [file for file in self.files if name is None or file.split == name]
+
+    def files_of(self, start: str) -> list[File]:
+        """Return the files whose path begins with `start`, in their order."""
+        return [file for file in self.files if file.path.startswith(start)]
+
+    def file(self, name: str) -> File | None:
+        """Return the file that was written as `name` with any ending, such as `digests`; none if there is none."""
+        return next((file for file in self.files if file.path.partition(".")[0].partition("-")[0] == name), None)
 
     def num_rows(self, *splits: str) -> int:
         """Return the number of rows of `splits`."""

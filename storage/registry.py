@@ -86,8 +86,8 @@ def withdrawn(decisions: Sequence[Decision]) -> set[str]:
 def weights_of(checkpoint: CheckpointURI) -> str | None:
     """Return the SHA-256 of a checkpoint's weights; none if it cannot be read, as when it was deleted."""
     with contextlib.suppress(OSError, Damaged, ValueError):
-        weights = manifest.load(checkpoint).files
-        return next((file.sha256 for file in weights if file.path.startswith(_WEIGHTS)), None)
+        weights = manifest.load(checkpoint).file("weights")
+        return weights.sha256 if weights else None
     return None
 
 

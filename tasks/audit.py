@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from prefect import task
 
 from storage import commits, kinds, manifest, tables
+from storage.statistics import AuditStatistics
 from storage.uri import URI, AuditURI, PredictionsURI
 from tasks.auditing.rows import Fold, find_suspects, render
 from tasks.orchestration.prefect_options import task_options
@@ -22,7 +23,6 @@ def audit(predictions: Sequence[PredictionsURI], target: AuditURI, timeouts: Tim
             folds = [Fold(uri) for uri in predictions]
             suspects = find_suspects(folds)
             content = render(suspects, folds).encode()
-            num_rows, notice = sum(fold.num_rows for fold in folds), folds[0].prepared.statistics["notice"]
             commits.commit(
                 target,
                 kind="audit",
@@ -33,6 +33,8 @@ def audit(predictions: Sequence[PredictionsURI], target: AuditURI, timeouts: Tim
                     commits.write_file(target, "index.html", content, fixed_name=True),
                 ],
                 schema=tables.describe(suspects.schema),
-                statistics={"rows": num_rows, "notice": notice},
+                statistics=AuditStatistics(
+                    rows=sum(fold.num_rows for fold in folds), notice=folds[0].statistics.notice
+                ),
             )
     return target

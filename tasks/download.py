@@ -3,13 +3,13 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from prefect import task
 
 from storage import commits, manifest, reference
 from storage import files as storage_files
 from storage.manifest import File
+from storage.statistics import FilesStatistics, Origin
 from storage.uri import URI, FilesURI
 from tasks.learning.downloading import fetch_file
 from tasks.learning.sources import Download
@@ -54,13 +54,13 @@ def _fetch_and_commit(source: Download, uri: FilesURI, *, mirrors: Sequence[str]
     started = time.monotonic()
     log = logger().info
     listed: list[File] = []
-    origins: list[dict[str, Any]] = []
+    origins: list[Origin] = []
     for file in source.files:
         place = uri.child(file.stored)
         is_there = not file.model and storage_files.exists(place)
         if is_there and (digest := storage_files.sha256(place)).startswith(file.sha256):
             log("%s: reusing the file of an earlier attempt", file.name)
-            origins.append({"name": file.name, "md5": file.md5, "sha256": digest, "url": "an earlier attempt"})
+            origins.append(Origin(name=file.name, md5=file.md5, sha256=digest, url="an earlier attempt"))
         else:
             with storage_files.workspace(scratch) as folder:
                 if file.model:
@@ -68,18 +68,18 @@ def _fetch_and_commit(source: Download, uri: FilesURI, *, mirrors: Sequence[str]
 
                     digest = pretrained.save_published(file.model, folder / file.name)
                     url = f"published weights of {file.model}"
-                    origins.append({"name": file.name, "md5": "", "sha256": digest, "url": url})
+                    origins.append(Origin(name=file.name, sha256=digest, url=url))
                     place = uri.child(f"{Path(file.name).stem}-{digest[:12]}.safetensors")
                 else:
                     origins.append(fetch_file(file, folder, mirrors=mirrors, log=log))
                 storage_files.put(place, folder / file.name)
-        listed.append(File(path=place.name, size=storage_files.entry(place).size, sha256=origins[-1]["sha256"]))
+        listed.append(File(path=place.name, size=storage_files.entry(place).size, sha256=origins[-1].sha256))
     commits.commit(
         uri,
         kind="files",
         parents={},
         parameters={"data": source.name},
         listed=listed,
-        statistics={"sources": origins, "seconds": time.monotonic() - started},
+        statistics=FilesStatistics(sources=tuple(origins), seconds=time.monotonic() - started),
     )
     tidy(scratch)

@@ -9,8 +9,9 @@ from prefect import task
 
 from storage import commits, manifest, tables
 from storage.error_policy import Permanent
-from storage.kinds import PROBABILITY_PREFIX
+from storage.kinds import PREDICTIONS, PROBABILITY_PREFIX
 from storage.manifest import JSON
+from storage.statistics import EvaluationStatistics
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.images import row_facts
 from tasks.learning import images, metrics, slices
@@ -53,17 +54,18 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
     chosen = np.array([classes.index(name) for name in known])[rows["prediction"].to_numpy()]
     counts = metrics.confusion(labels, chosen, num_classes=len(classes))
     summary = metrics.summary(labels, chosen, probabilities)
-    untempered = metrics.at_power(probabilities, predicted.statistics["temperature"])
+    untempered = metrics.at_power(probabilities, predicted.statistics_of(PREDICTIONS).temperature)
     ids, names = rows["id"].to_numpy(), [there[label] for label in labels]
     is_right, confidence = chosen == labels, probabilities.max(1)
+    compared = slices.find(row_facts.of_test_rows(dataset, ids, names), labels, is_right)
     content: JSON = {
-        "metrics": summary,
-        "untempered": metrics.summary(labels, chosen, untempered),
+        "metrics": summary.model_dump(),
+        "untempered": metrics.summary(labels, chosen, untempered).model_dump(),
         "per_class": metrics.per_class(counts, classes),
         "confusion": counts.tolist(),
         "calibration": metrics.calibration(is_right, confidence),
         "coverage": metrics.coverage(is_right, confidence),
-        "slices": slices.find(row_facts.of_test_rows(dataset, ids, names), labels, is_right),
+        "slices": {"slices": [each.model_dump() for each in compared]},
         "worst": metrics.worst(ids, labels, chosen, confidence, count=40),
     }
     commits.commit(
@@ -75,8 +77,11 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
             commits.write_file(target, f"{name}.json", json.dumps(value, indent=1).encode(), fixed_name=True)
             for name, value in content.items()
         ],
-        statistics={**summary, "notice": predicted.statistics.get("notice")}
-        | ({"worse_slices": slices.worse(compared)} if (compared := content["slices"]["slices"]) else {}),
+        statistics=EvaluationStatistics(
+            **vars(summary),
+            worse_slices=tuple(slices.worse(compared)) if compared else None,
+            notice=predicted.statistics_of(PREDICTIONS).notice,
+        ),
     )
 
 

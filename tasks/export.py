@@ -6,6 +6,8 @@ import torch
 from prefect import task
 
 from storage import commits, manifest
+from storage.kinds import PREPARED
+from storage.statistics import ExportStatistics, Proof
 from storage.uri import CheckpointURI, DatasetURI, ExportURI
 from tasks.exporting import card, onnx_file
 from tasks.exporting.proof import prove
@@ -41,9 +43,9 @@ def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI) -
         parents={"checkpoint": trained.as_parent(checkpoint), "prepared": dataset.as_parent(prepared)},
         parameters={},
         listed=[commits.write_file(target, path, content, fixed_name=True) for path, content in files.items()],
-        statistics=card.summary(proof)
-        | {
-            "notice": dataset.statistics.get("notice"),
-            "proof": {"rows": proof.rows, "largest_difference": proof.largest_difference},
-        },
+        statistics=ExportStatistics(
+            **card.summary(proof),
+            notice=dataset.statistics_of(PREPARED).notice,
+            proof=Proof(rows=proof.rows, largest_difference=proof.largest_difference),
+        ),
     )

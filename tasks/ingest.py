@@ -1,6 +1,5 @@
 """Ingest: turn downloaded files, or the user's images, into a raw dataset in Parquet."""
 
-import dataclasses
 import logging
 from typing import Any
 
@@ -58,6 +57,6 @@ def _origin(files: FilesURI | None, raw: DatasetURI, parameters: IngestParameter
         "classes": user_images.classes,
         "listing": user_files.write_listing(scratch, user_images.files),
         "digest": user_images.digest,
-        "left_out": [dataclasses.asdict(left_out) for left_out in user_images.left_out],
+        "left_out": user_images.left_out,
         "labels": user_images.labels,
     }

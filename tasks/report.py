@@ -10,7 +10,9 @@ from prefect import task
 
 from storage import commits, manifest, reference, registry
 from storage.decision import Decision
+from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED, RAW
 from storage.manifest import Manifest
+from storage.statistics import ReportStatistics
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
 from tasks import report_page
 from tasks.comparing.diff import diff
@@ -55,15 +57,15 @@ def report(
                 parents=parents,
                 parameters={"decision": decision_as_json(decision, reference.root_of(target))},
                 listed=[commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)],
-                statistics={  # what `storage.admin.runs` shows of the run
-                    "registered_model": parameters.registered_model,
-                    "recipe": parameters.recipe_name,
-                    "data": parameters.data_name,
-                    "dataset": prepared.name,
-                    "changes": parameters.changes,
-                    "settings": parameters.values,
-                    "seconds": seconds_so_far(),
-                },
+                statistics=ReportStatistics(
+                    registered_model=parameters.registered_model,
+                    recipe=parameters.recipe_name,
+                    data=parameters.data_name,
+                    dataset=prepared.name,
+                    changes=parameters.changes,
+                    settings=parameters.values,
+                    seconds=seconds_so_far(),
+                ),
             )
         publish(data, target, registered_model=parameters.registered_model)
     return target
@@ -94,19 +96,19 @@ def gather(
     for role in {"initial", "weights"} & trained.parents.keys():
         steps.insert(-3, ("Initial weights", trained.parent(role, of=checkpoint), None))
     target = report_of(evaluation, decision, register_as=parameters.register_as)
-    statistics = trained.statistics
-    resolved = {"hardware": "; ".join(statistics["hardware"]), "reproducible": statistics["is_reproducible"]}
-    resolved |= statistics["resolved"]
+    training = trained.statistics_of(CHECKPOINT)
+    resolved = {"hardware": "; ".join(training.hardware), "reproducible": training.is_reproducible}
+    resolved |= vars(training.resolved)
     return report_page.ReportData(
         recipe_name=parameters.recipe_name,
         data_set=parameters.data_name,
-        sample_notice=raw.statistics["notice"],
+        sample_notice=raw.statistics_of(RAW).notice,
         decision=decision,
         evaluated=read_evaluation(evaluation),
-        trained=statistics,
+        trained=training,
         classes=images.classes_of(prepared.columns["metadata"]),
-        temperature=predicted.statistics["temperature"],
-        class_counts=by_split(prepared.statistics.get("class_counts", {})),
+        temperature=predicted.statistics_of(PREDICTIONS).temperature,
+        class_counts=by_split(prepared.statistics_of(PREPARED).class_counts),
         data_problems=tuple(find_data_problems(raw, prepared)),
         lineage=tuple(_lineage(steps, raw, target, decision)),
         parameters=parameters.values | {f"{name} (resolved)": value for name, value in resolved.items()},
@@ -133,10 +135,9 @@ def _lineage(
     steps: Sequence[tuple[str, URI, Manifest | None]], raw: Manifest, target: ReportURI, decision: Decision
 ) -> Iterator[LineageStep]:
     """Yield the steps of the lineage; `steps` are title, URI and manifest of each result."""
-    sources = (
-        (file["name"], f"{file['sha256']}\nfrom {redact_text(file['url'])}") for file in raw.statistics["sources"]
-    )
-    yield LineageStep(title="Raw files and SHA-256", facts=tuple(sources))
+    sources = raw.statistics_of(RAW).sources
+    origins = tuple((file.name, f"{file.sha256}\nfrom {redact_text(file.url)}") for file in sources)
+    yield LineageStep(title="Raw files and SHA-256", facts=origins)
     for title, uri, result in [*steps, ("Report", target, None)]:
         place = reference.of(uri, root=reference.root_of(target))
         link = "" if place == uri else f"../../{quote(place)}/{manifest.NAME}"

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from storage import files
 from storage.manifest import Damaged
+from storage.statistics import LeftOut
 from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, PredictionsURI, Root
 from tasks.learning.recipes import Recipe
 from tasks.resources.scaling import ANY, Needs, Workers
@@ -100,8 +101,8 @@ class IngestSpec(JobSpec):
     """SHA-256 of the list of the user's own files."""
     listing: URI | None = None
     """JSON list with a `UserFile` for each of the user's own files, from `write_digested`."""
-    left_out: list[dict[str, Any]] = []
-    """Files below the user's data that are not read, by reason, for the manifest: reason, count, first."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Files below the user's data that are not read, by reason, for the manifest."""
     parameters: dict[str, Any]
     """Name of the source. For the user's own also image_size, channels and, if no folder is called train or test,
     test_fraction, and group if near duplicates get one split; for images that are only predicted also classes."""

@@ -11,6 +11,7 @@ import pytest
 
 from flows.cli import app
 from storage import files, manifest, tables
+from storage.kinds import CHECKPOINT
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes
 from tests.faults.harness import NUM_TEST, raw_name, write_raw
@@ -67,7 +68,7 @@ def test_a_run_over_two_nodes_ends_with_the_same_bytes_when_one_of_them_dies_in_
     write_raw(root)
     result = _run(cluster, root, tmp_path).result()
     undisturbed = {kind: _content(result["uris"][kind]) for kind in ("checkpoint", "predictions")}
-    assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
+    assert manifest.load(URI(result["uris"]["checkpoint"])).statistics_of(CHECKPOINT).resolved.workers == 2
     rows = tables.read_split(URI(result["uris"]["predictions"]), "test").to_pandas()
     assert sorted(rows["id"]) == list(range(NUM_TEST))
 

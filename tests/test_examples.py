@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from storage.statistics import ModelSpec
 from tasks.learning import models, recipes, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
-from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.modeling import Classifier
 from tasks.learning.recipes import Recipe
 from tests.learning.training import CPU, same, weights
 from tests.runs import CHECKOUT

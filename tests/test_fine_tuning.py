@@ -98,9 +98,9 @@ def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
     model, meta = training_state.load_model(trained(plan))
     stem = "conv_stem.weight"
     assert torch.allclose(model.backbone.state_dict()[stem], pretrained.read_published(lite0.MODEL)[stem])
-    assert model.backbone.state_dict()["classifier.weight"].shape[0] == len(meta.model["classes"]) == 3
+    assert model.backbone.state_dict()["classifier.weight"].shape[0] == len(meta.model.classes) == 3
     assert manifest.load(plan.checkpoint).parent("weights", of=plan.checkpoint) == plan.train.weights
-    assert plan.train.weights and meta.model["mean"] == [127.5] * 3
+    assert plan.train.weights and meta.model.mean == (127.5,) * 3
     assert main(["lineage", plan.checkpoint]) == 0
     assert hashlib.sha256(weights.read_bytes()).hexdigest() in capsys.readouterr().out
     shutil.rmtree(plan.train.weights)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage import manifest
+from storage.kinds import CHECKPOINT
 from storage.uri import URI
 from tests.clusters import Growing, nodes
 from tests.runs import Run, await_that
@@ -44,7 +45,7 @@ def test_a_whole_pipeline_runs_from_no_worker_node_and_leaves_none(
     storage = ["--json", "--storage", str(root)]
     run = Run(*_SAMPLE, *storage, "--set", "device=cpu", folder=tmp_path, env=cluster.env)
     uris = run.result()["uris"]
-    assert manifest.load(URI(uris["checkpoint"])).statistics["resolved"]["device"] == "cpu"
+    assert manifest.load(URI(uris["checkpoint"])).statistics_of(CHECKPOINT).resolved.device == "cpu"
     assert manifest.load(URI(uris["predictions"])).rows > 0
     await_that(lambda: _is_empty(cluster), limit_s=180)
 

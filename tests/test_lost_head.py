@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage import manifest
+from storage.kinds import CHECKPOINT
 from storage.producer import producer
 from storage.uri import URI, Root
 from tests.clusters import Head
@@ -76,7 +77,7 @@ def test_the_recipe_of_the_docs_runs_although_its_flow_is_evicted_and_the_head_i
     assert [int(epoch) for epoch in told] == list(range(int(told[0]), _EPOCHS + 1))
     assert result["promoted"], result["reason"]
     checkpoint = manifest.load(URI(result["uris"]["checkpoint"]))
-    assert checkpoint.statistics["model"]["model"].startswith("my_recipe.py:network@")
+    assert checkpoint.statistics_of(CHECKPOINT).model.model.startswith("my_recipe.py:network@")
     assert checkpoint.producer["code"] == producer()["code"]
     with contextlib.closing(sqlite3.connect(tmp_path / "prefect" / "prefect.db")) as database:
         lines = {line for (line,) in database.execute("SELECT message FROM log WHERE level >= 20")}

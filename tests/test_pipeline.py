@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from storage import files, manifest, registry, tables
+from storage.kinds import CHECKPOINT, EVALUATION
 from storage.uri import URI, EvaluationURI, Root
 from tasks.learning import sources
 from tasks.learning.sources import mnist_sample
@@ -152,8 +153,8 @@ def test_two_workers_that_stream_from_an_s3_of_aws_config_predict_every_row_and_
     assert [json.loads(content)["uris"] for content in kept] == [result["uris"]], "results in Prefect are not JSON"
     rows = tables.read_split(URI(result["uris"]["predictions"]), "test").to_pandas()
     assert sorted(rows["id"]) == list(range(NUM_TEST))
-    assert manifest.load(EvaluationURI(result["uris"]["evaluation"])).statistics["num_rows"] == NUM_TEST
-    assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
+    assert manifest.load(EvaluationURI(result["uris"]["evaluation"])).statistics_of(EVALUATION).num_rows == NUM_TEST
+    assert manifest.load(URI(result["uris"]["checkpoint"])).statistics_of(CHECKPOINT).resolved.workers == 2
 
 
 def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished: Finished, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage import manifest, registry
+from storage.kinds import EVALUATION
 from storage.uri import URI, Root
 from tests.image_folder import write_folder
 from tests.prefect_system import CANARY, PrefectSystem
@@ -63,7 +64,7 @@ def _check_what_a_run_shows(prefect_system: PrefectSystem, run: str) -> None:
     report = next(Path(root).glob("reports/*/index.html"))
     assert str(report) in summary
     accuracy = manifest.load(next(URI(str(uri)) for uri in Path(root).glob("evaluations/*")))
-    assert f"{accuracy.statistics['test_accuracy']:.4f}" in summary
+    assert f"{accuracy.statistics_of(EVALUATION).test_accuracy:.4f}" in summary
     assert any(line.startswith("(RayTrainWorker pid=") for line in prefect_system.log(run)), (
         "nothing that a Ray worker printed"
     )

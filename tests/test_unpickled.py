@@ -15,6 +15,7 @@ from ray.data.extensions import ArrowPythonObjectType
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.images import parquet_files, row_tables
+from tests import committed
 from tests.faults.kinds.stored import Payload
 from tests.runs import CHECKOUT
 
@@ -83,9 +84,9 @@ def test_table_of_sources_with_another_schema_is_refused(tmp_path: Path, marker:
     usual = {field.name: pa.nulls(1, field.type) for field in row_tables.SCHEMA}
     for name, value, message in (("x", pickled(marker), "extension type"), ("path", pa.array([1]), "its columns are")):
         file = commits.write_file(uri, "sources.parquet", encoded({**usual, name: value}))
-        committed = commits.commit(uri, kind="raw", parents={}, parameters={"ingest": 1}, listed=[file])
+        made = committed.commit(uri, "raw", [file], parameters={"ingest": 1})
         with pytest.raises(ValueError, match=message):
-            row_tables.table(uri, committed)
+            row_tables.table(uri, made)
         Path(uri.child(manifest.NAME)).unlink()
 
 

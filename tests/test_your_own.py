@@ -16,6 +16,7 @@ from prefect.artifacts import Artifact
 
 from flows.cli import console
 from storage import manifest, registry, tables
+from storage.kinds import CHECKPOINT, PREPARED
 from storage.uri import URI, Root
 from tasks.learning import images
 from tasks.learning.sources import Source, SourceFile, cifar10, mnist
@@ -59,12 +60,12 @@ def test_a_folder_of_photographs_is_learned_and_its_broken_files_are_listed(
     trained: dict[str, Any], root: Root
 ) -> None:
     prepared = manifest.load(URI(trained["uris"]["prepared"]))
-    assert prepared.statistics["quarantined"] == {"image could not be read": 3}
+    assert prepared.statistics_of(PREPARED).quarantined == {"image could not be read": 3}
     listed = tables.read_split(URI(trained["uris"]["prepared"]), "quarantine").to_pandas()
     assert sorted(listed["path"]) == sorted(BROKEN) and (listed["problem"] != "").all()
     assert trained["source"]["data"] == "obst-gemuse"
     assert registry.champion(root, trained["registered_model"]) == trained["uris"]["checkpoint"]
-    assert manifest.load(URI(trained["uris"]["checkpoint"])).statistics["model"]["classes"] == list(CLASSES)
+    assert manifest.load(URI(trained["uris"]["checkpoint"])).statistics_of(CHECKPOINT).model.classes == CLASSES
 
 
 def test_every_good_test_image_is_predicted_and_leads_back_to_its_file(trained: dict[str, Any], pictures: Path) -> None:

@@ -77,7 +77,7 @@ def _print_temperatures(name: str, models: list[tuple[np.ndarray, np.ndarray]], 
 def _errors(logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """Return the expected calibration error, and the cross-entropy."""
     summary = metrics.summary(labels, logits.argmax(1), _softmax(logits))
-    return summary["expected_calibration_error"], summary["test_loss"]
+    return summary.expected_calibration_error, summary.test_loss
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from storage import terminal
 from storage.manifest import JSON
+from storage.statistics import Slice
 from tasks.jobs.events import EPOCHS
 from tasks.learning import slices
 from tasks.learning.sources import mnist_sample
@@ -110,7 +111,7 @@ def _verdict(summary: JSON) -> Iterator[str]:
     yield f"macro F1       {metrics['macro_f1']:.4f}"
     yield f"test loss      {metrics['test_loss']:.4f}"
     for entry in metrics.get("worse_slices", ()):
-        yield f"worse slice    {slices.describe(entry)}"
+        yield f"worse slice    {slices.describe(Slice(**entry))}"
     yield f"decision       {summary['verdict']}: {summary['reason']}"
     yield f"champion       {summary['champion'] or 'none'} (champion:{summary['registered_model']})"
     yield f"report         {summary['uris']['report']}/index.html"

@@ -11,6 +11,7 @@ from flows.cli import preflight
 from flows.cli.options import ExportOptions, FlowOptions, PredictOptions, RunOptions, parameter_names
 from storage import manifest, terminal
 from storage.exits import note, refused_if_invalid
+from storage.kinds import EXPORT
 from storage.process import gc_paused
 from storage.uri import PredictionsURI
 from tasks.learning import recipes
@@ -69,11 +70,16 @@ def export(options: ExportOptions) -> int:
     uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": request.export}
     paths = [request.export.child(file.path) for file in recorded.files]
     if options.as_json:
-        summary = {"uris": uris, "files": paths, "reused": stages[-1].reused, "statistics": recorded.statistics}
+        summary = {
+            "uris": uris,
+            "files": paths,
+            "reused": stages[-1].reused,
+            "statistics": recorded.statistics.model_dump(mode="json"),
+        }
         print(json.dumps(summary, indent=1), flush=True)
     else:
-        proof = recorded.statistics["proof"]
-        rows, difference = terminal.count(proof["rows"], "test row"), f"{proof['largest_difference']:.1e}"
+        proof = recorded.statistics_of(EXPORT).proof
+        rows, difference = terminal.count(proof.rows, "test row"), f"{proof.largest_difference:.1e}"
         terminal.show_lines([*paths, f"proven on {rows}: largest difference of a probability {difference}"])
     return 0
 

@@ -9,6 +9,7 @@ from storage.admin.catalog import Folder
 from storage.decision import METRICS, Decision
 from storage.kinds import KINDS
 from storage.manifest import JSON, Damaged
+from storage.statistics import Scores
 from storage.uri import URI, Root
 
 
@@ -36,9 +37,8 @@ def _test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
     known = {folder.uri: folder for folder in folders}
     metrics: dict[URI, dict[str, float]] = {}
     for folder in folders:
-        if folder.kind in ("evaluation", "export") and folder.manifest:
-            statistics = folder.manifest.statistics
-            metrics[folder.uri] = {name: statistics[name] for name in METRICS.values() if name in statistics}
+        if folder.manifest and isinstance(folder.manifest.statistics, Scores):
+            metrics[folder.uri] = folder.manifest.statistics.scores()
             if predictions := folder.parents.get("predictions"):
                 metrics[predictions] = metrics[folder.uri]
     for uri, folder in known.items():

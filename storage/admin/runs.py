@@ -35,8 +35,8 @@ def lines(rows: Sequence[JSON]) -> Iterator[str]:
     cells = [
         (
             terminal.moment(datetime.datetime.fromisoformat(row["created"])),
-            row["registered_model"] or "-",
-            row["recipe"] or "-",
+            row["registered_model"],
+            row["recipe"],
             changes_as_text(row["changes"]) or "-",
             *("-" if row[name] is None else f"{row[name]:.4f}" for name in METRICS.values()),
             "-" if row["seconds"] is None else f"{row['seconds']:,.1f}",
@@ -60,22 +60,16 @@ def mark(row: JSON) -> str:
 
 def _row(folder: Folder, current: Mapping[str, CheckpointURI | None]) -> JSON:
     assert folder.manifest
-    recorded, decision = folder.manifest.statistics, folder.manifest.parameters.get("decision", {})
+    recorded, decision = folder.manifest.statistics_of(REPORT), folder.manifest.parameters.get("decision", {})
     metrics = decision.get("metrics", {}).get("challenger", {})
-    champion, checkpoint = current.get(recorded.get("registered_model", "")), folder.parents.get("checkpoint")
+    champion, checkpoint = current.get(recorded.registered_model), folder.parents.get("checkpoint")
     return {
         "uri": folder.uri,
         "created": folder.created.isoformat(timespec="seconds"),
-        "registered_model": recorded.get("registered_model"),
-        "recipe": recorded.get("recipe"),
-        "data": recorded.get("data"),
-        "dataset": recorded.get("dataset"),
-        "changes": recorded.get("changes", {}),
-        "settings": recorded.get("settings", {}),
+        **vars(recorded),
         **{metric: metrics.get(metric) for metric in METRICS.values()},
         "promoted": decision.get("promoted", False),
         "champion": bool(champion and checkpoint and champion.name == checkpoint.name),
         "reason": decision.get("reason", ""),
-        "seconds": recorded.get("seconds"),
         **{role: folder.parents.get(role) for role in REPORT.parents},
     }

@@ -6,6 +6,7 @@ from storage import manifest, reference
 from storage.admin import catalog
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged
+from storage.statistics import FilesStatistics, RawStatistics
 from storage.uri import URI, redact
 
 
@@ -80,11 +81,11 @@ def _wrong(folder: Folder) -> str:
 
 def _sources(folder: Folder) -> Iterator[str]:
     """Yield the recorded source files of a download, or of a raw dataset whose download is not in storage."""
-    if folder.manifest is None or folder.manifest.kind not in ("files", "raw"):
+    recorded = folder.manifest and folder.manifest.statistics
+    if not isinstance(recorded, FilesStatistics | RawStatistics):
         return
     if "files" in folder.parents and catalog.find(folder.parents["files"], with_files=False).manifest:
         return
-    sources = folder.manifest.statistics.get("sources", ())
-    width = max((len(source["name"]) for source in sources), default=0)
-    for source in sources:
-        yield f"{source['name']:{width}}  sha256 {source['sha256']}  from {redact(source['url'])}"
+    width = max((len(source.name) for source in recorded.sources), default=0)
+    for source in recorded.sources:
+        yield f"{source.name:{width}}  sha256 {source.sha256}  from {redact(source.url)}"

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from storage import manifest, tables
-from storage.kinds import PROBABILITY_PREFIX
+from storage.kinds import PREPARED, PROBABILITY_PREFIX
 from storage.manifest import JSON
 from storage.uri import AuditURI, DatasetURI, PredictionsURI
 from tasks import report_page
@@ -56,7 +56,9 @@ class Fold:
         self.prepared = manifest.load(self.dataset)
         self.num_rows = recorded.rows
         # A fold has rows of both splits, those of train first; validation rows are all of train.
-        self._num_train = self.prepared.statistics.get("fold_rows", {"train": recorded.rows})["train"]
+        self.statistics = self.prepared.statistics_of(PREPARED)
+        fold_rows = self.statistics.fold_rows
+        self._num_train = fold_rows.train if fold_rows else recorded.rows
         self.raw = DatasetURI(self.prepared.parent("raw", of=self.dataset))
         self.classes = images.classes_of(self.prepared.columns["metadata"])
         self._columns = ["label", *(f"{PROBABILITY_PREFIX}{name}" for name in self.classes)]

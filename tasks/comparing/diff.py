@@ -51,7 +51,7 @@ def _described(side: Results) -> JSON:
         "uri": side.uri,
         "results": {kind: uri for kind, (uri, _) in side.manifests.items()},
         "created": newest.created.isoformat(timespec="seconds"),
-        "evaluation": evaluated.statistics if evaluated else None,
+        "evaluation": evaluated.statistics.model_dump(mode="json") if evaluated else None,
     }
 
 
@@ -85,15 +85,15 @@ def _groups(manifests: Mapping[str, Manifest]) -> Iterator[tuple[str, JSON]]:
     for recorded in reversed(list(manifests.values())):
         fields |= recorded.parameters
     if trained:
-        fields |= recipes.flat(trained.statistics.get("recipe", {}))
+        fields |= recipes.flat(trained.statistics_of(kinds.CHECKPOINT).recipe)
         fields |= {role: parent.uri for role, parent in trained.parents.items() if role in ("initial", "weights")}
     yield "recipe", fields
     versions = dict(newest.producer) if newest else {}
     commit, _, dirty = (versions.pop("git", None) or "").partition(" dirty ")
     yield "code", {"commit": commit or None, "dirty": bool(dirty), "digest": versions.pop("code", None)}
     yield "versions", versions
-    ran = trained.statistics if trained else {}
-    yield "hardware", {"training": "; ".join(ran.get("hardware", ())), **ran.get("resolved", {})}
+    training = trained.statistics_of(kinds.CHECKPOINT) if trained else None
+    yield "hardware", {"training": "; ".join(training.hardware), **vars(training.resolved)} if training else {}
 
 
 def _lines(document: JSON) -> Iterator[str]:

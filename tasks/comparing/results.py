@@ -53,11 +53,11 @@ class Results:
             add("evaluation", evaluation_of(reference.root_of(predictions), predictions))
         return cls(uri=uri, manifests=manifests, missing=missing)
 
-    def manifest(self, kind: Kind[Any]) -> Manifest | None:
+    def manifest(self, kind: Kind[Any, Any]) -> Manifest | None:
         """Return the manifest of the result of `kind`; none if there is none."""
         return self.manifests[kind.name][1] if kind.name in self.manifests else None
 
-    def require(self, kind: Kind[U]) -> tuple[U, Manifest]:
+    def require(self, kind: Kind[U, Any]) -> tuple[U, Manifest]:
         """Return the result of `kind` and its manifest; raise `ValueError` with the next step if there is none."""
         if kind.name not in self.manifests:
             why = self.missing.get(kind.name) or f"{self.uri} has no {kind.name}"

@@ -12,6 +12,7 @@ import pandas as pd
 from PIL import Image
 
 from storage import files, manifest, tables
+from storage.kinds import RAW
 from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI, PredictionsURI
 from tasks.images import row_tables
@@ -71,7 +72,7 @@ def _originals(dataset: DatasetURI, ids: list[int], *, split: str) -> Iterator[t
     """Yield id, content and suffix of each image file of the user's that is still what was ingested."""
     if not (raw := row_tables.raw_of(dataset)) or (sources := row_tables.table(*raw)) is None:
         return
-    place = URI(raw[1].statistics["sources"][0]["url"])
+    place = URI(raw[1].statistics_of(RAW).sources[0].url)
     for id_, path, number, sha256 in zip(ids, *row_tables.files_of(sources, split, ids), strict=True):
         with contextlib.suppress(OSError):  # deleted since
             if number is None and hashlib.sha256(content := files.read(place.child(path))).hexdigest() == sha256:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from storage import manifest
+from storage.kinds import CHECKPOINT
 from storage.uri import CheckpointURI
 from tasks.exporting.onnx_file import FILE
 from tasks.exporting.proof import Proof
@@ -48,17 +49,18 @@ def summary(proof: Proof) -> dict[str, float]:
 def render(checkpoint: CheckpointURI, proof: Proof) -> str:
     """Return the README, in Markdown."""
     trained = manifest.load(checkpoint)
-    model = trained.statistics["model"]
+    recorded = trained.statistics_of(CHECKPOINT)
+    model = recorded.model
     return _README.format(
         name=checkpoint.name,
-        architecture=model["model"],
-        num_classes=len(model["classes"]),
+        architecture=model.model,
+        num_classes=len(model.classes),
         file=FILE,
-        shape=", ".join(map(str, model["image_shape"])),
+        shape=", ".join(map(str, model.image_shape)),
         rows=proof.rows,
         difference=proof.largest_difference,
         others=proof.num_others,
-        precision=trained.statistics["resolved"]["precision"],
+        precision=recorded.resolved.precision,
         digest=trained.digest,
         **summary(proof),
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from storage import files, process
 from storage.files import Entry
+from storage.statistics import LeftOut
 from storage.terminal import count
 from storage.uri import URI
 from tasks.stages import UserFile
@@ -40,22 +41,6 @@ _SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftOut:
-    """Files below the user's folder that are not read, for one reason."""
-
-    reason: str
-    count: int
-    first: list[str]
-    """Paths of the first few, relative to the folder."""
-
-    def __str__(self) -> str:
-        """Return a summary of one line."""
-        more = ", ..." if self.count > len(self.first) else ""
-        files = "1 file is" if self.count == 1 else f"{self.count:,} files are"
-        return f"{files} left out ({self.reason}): {', '.join(self.first)}{more}"
-
-
-@dataclasses.dataclass(frozen=True)
 class Listing:
     """Files below a folder: either images or Parquet files, never both."""
 
@@ -72,7 +57,7 @@ class Listing:
     def left_out(self) -> tuple[LeftOut, ...]:
         """Count the files that are left out by reason, in a fixed order."""
         return tuple(
-            LeftOut(reason=reason, count=len(paths), first=[_shown(path) for path in sorted(paths)[:_SHOWN]])
+            LeftOut(reason=reason, count=len(paths), first=tuple(map(_shown, sorted(paths)[:_SHOWN])))
             for reason, paths in sorted(self.skipped.items())
         )
 

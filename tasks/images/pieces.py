@@ -3,11 +3,12 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from storage.manifest import File
+from storage.statistics import Provenance
 from tasks.stages import IngestSpec, UserFile
 
 Survey = TypeVar("Survey")
@@ -71,8 +72,8 @@ class Source(Protocol[Survey]):
     def make(self, piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Written:
         """Write the parts of one piece; may run on another node."""
 
-    def finish(self, spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], dict[str, Any]]:
-        """Write the files beside the parts; return them, and the source's entries for the manifest's statistics."""
+    def finish(self, spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], Provenance]:
+        """Write the files beside the parts; return them, and where the images came from."""
 
 
 def class_counts(done: Sequence[Written], classes: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -38,8 +38,8 @@ def table(uri: DatasetURI, raw: Manifest) -> pd.DataFrame | None:
 
 
 def _read(uri: DatasetURI, dataset: Manifest, name: str, schema: pa.Schema) -> pa.Table | None:
-    parts = [file for file in dataset.files if file.path.startswith(f"{name}-")]
-    return tables.read_part(uri, parts[0], schema=tables.describe(schema)["columns"]) if parts else None
+    file = dataset.file(name)
+    return tables.read_part(uri, file, schema=tables.describe(schema)["columns"]) if file else None
 
 
 def find(sources: pd.DataFrame, split: str, rows: Sequence[int] | np.ndarray | pd.Series) -> pd.DataFrame:

@@ -34,7 +34,7 @@ def write(uri: DatasetURI, decoded: Sequence[Decoded | None], *, split: str, ind
 
 def entries(raw: Manifest, *, split: str = "") -> list[File]:
     """Return the manifest entries of the thumbnails, of all splits or of one; a download has none."""
-    return [file for file in raw.files if file.path.startswith(f"{_FOLDER}/{split}")]
+    return raw.files_of(f"{_FOLDER}/{split}")
 
 
 def facts(uri: DatasetURI, raw: Manifest, *, split: str) -> pd.DataFrame | None:

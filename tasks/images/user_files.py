@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from storage import commits, files, s3, tables
 from storage.manifest import File
+from storage.statistics import Origin, Provenance, Unreadable
 from storage.uri import URI
 from tasks.images import row_tables, thumbnail_parts
 from tasks.images.pieces import Written
@@ -123,8 +124,8 @@ def written(
     )
 
 
-def finish(spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], dict[str, Any]]:
-    """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be predicted."""
+def finish(spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], Provenance]:
+    """Write the table of sources; return it, and the provenance; raise `ValueError` if no image can be predicted."""
     sources = pa.concat_tables([piece.sources for piece in done]).combine_chunks()
     unreadable, rows = (pc.sum(sources[name]).as_py() or 0 for name in ("unreadable", "rows"))
     named = [name for piece in done for name in piece.unreadable][:_SHOWN]
@@ -135,10 +136,9 @@ def finish(spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], dict[
     pq.write_table(sources.select(row_tables.SCHEMA.names), sink, compression="zstd")
     table = commits.write_file(spec.target, f"{row_tables.SOURCES}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
-    statistics = {
-        "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
-        "left_out": spec.left_out,
-        "unreadable": {"count": unreadable, "named": named},
-        "notice": None,
-    }
-    return [table], statistics
+    return [table], Provenance(
+        sources=(Origin(name=name, sha256=spec.digest, url=spec.source),),
+        left_out=spec.left_out,
+        unreadable=Unreadable(count=unreadable, named=tuple(named)),
+        notice=None,
+    )

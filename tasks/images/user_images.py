@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from storage import files
+from storage.statistics import LeftOut
 from storage.uri import URI, Root
 from tasks.images import content_split, layout, listing
 from tasks.images.class_names import normal
-from tasks.images.listing import LeftOut
 from tasks.learning import sources
 from tasks.stages import NEW, UserFile
 

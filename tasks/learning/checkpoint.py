@@ -19,8 +19,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from storage import files
+from storage.statistics import EpochMetrics, ModelSpec, Resolved
 from storage.uri import URI
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, is_last
+from tasks.learning.epoch_metrics import best_epoch, is_last
 
 META = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
@@ -32,20 +33,18 @@ FILES = (WEIGHTS, TRAINING, META)
 class Meta(BaseModel, frozen=True, extra="forbid"):
     """Everything in a checkpoint except tensors."""
 
-    model: dict[str, Any]
-    """The `ModelSpec`: architecture, image shape, class names, normalization, temperature."""
+    model: ModelSpec
     recipe: dict[str, Any]
     """The recipe it was trained by."""
     prepared: str
     """Fingerprint of the dataset it was trained on, and digests of its content and of the initial weights."""
     parameters: dict[str, Any]
     """Parameters that decided the weights, as hashed in the fingerprint."""
-    resolved: dict[str, Any]
-    """Values to which `auto` was resolved: workers, device, precision, threads, class_weights, batch_size."""
+    resolved: Resolved
     epoch: int
     step: int
-    history: list[dict[str, float]]
-    """One `EpochMetrics` per epoch so far."""
+    history: tuple[EpochMetrics, ...]
+    """Of all epochs so far; a comparison ignores measured times."""
     hardware: tuple[str, ...] = ()
     """Hardware and versions of all epochs so far, in order of first use."""
     sha256: dict[str, str]
@@ -54,22 +53,17 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     @property
     def best_epoch(self) -> int:
         """Epoch with the lowest validation loss of those that have a checkpoint so far, the earliest of equals."""
-        return best_epoch(self.metrics, self.recipe["training"])
+        return best_epoch(self.history, self.recipe["training"])
 
     @property
     def is_last(self) -> bool:
         """Whether the training ends with this epoch."""
-        return is_last(self.metrics, self.recipe["training"])
-
-    @property
-    def metrics(self) -> list[EpochMetrics]:
-        """The history; a comparison ignores measured times."""
-        return [EpochMetrics(**row) for row in self.history]  # type: ignore[arg-type]
+        return is_last(self.history, self.recipe["training"])
 
     @property
     def identity(self) -> str:
         """Digest of everything that decides the model's predictions; training times do not enter."""
-        decisive = [self.model, self.resolved["precision"], self.sha256[WEIGHTS]]
+        decisive = [dataclasses.asdict(self.model), self.resolved.precision, self.sha256[WEIGHTS]]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     def signed(self) -> "Meta":

@@ -19,6 +19,7 @@ from tenacity.wait import wait_base
 
 from storage import error_policy, files
 from storage.error_policy import Permanent, is_transient_download
+from storage.statistics import Origin
 from storage.terminal import size as in_units
 from storage.uri import URI, is_web_address, redact, redact_text
 from tasks.learning.sources import Download, SourceFile, is_public
@@ -47,7 +48,7 @@ def fetch_file(
     log: Callable[..., None],
     pauses: wait_base = _PAUSES,
     trickle_s: float = _TRICKLE_S,
-) -> dict[str, str]:
+) -> Origin:
     """Download `file` into `folder`, verify its checksums, and return its name, checksums and URL.
 
     Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried. Raises
@@ -69,7 +70,7 @@ def fetch_file(
             log("%s: %s", file.name, problem)
         size = (folder / file.name).stat().st_size
         log("fetched %s, %s, from %s", file.name, in_units(size), redact(mirror))
-        return {"name": file.name, "md5": file.md5, "sha256": _digest(folder / file.name, "sha256"), "url": url}
+        return Origin(name=file.name, md5=file.md5, sha256=_digest(folder / file.name, "sha256"), url=url)
     advice = "name another mirror or a folder with --mirror"
     raise DownloadFailed(f"{file.name} could not be fetched; {'; '.join(problems)}; {advice}")
 

@@ -1,57 +1,21 @@
 """Epochs without torch: batch sizes before an epoch, metrics after it, and its errors."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage.error_policy import Permanent
+from storage.statistics import EpochMetrics
 
 IMBALANCE = 3
 """Training rows of the largest class, as a multiple of the smallest one's, from which classes are unbalanced."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EpochMetrics:
-    """Metrics of one epoch over all ranks."""
-
-    epoch: int
-    """Number of the epoch, from 1."""
-    step: int
-    """Optimizer steps since the start."""
-    train_loss: float
-    """Mean over the epoch's rows, label smoothing and class weights included."""
-    train_accuracy: float
-    """Share of augmented training rows predicted correctly during training; of mixed ones, the class with the largest
-    share counts."""
-    validation_loss: float
-    """Mean cross-entropy over all validation rows, weighted by class as in training: a rare class counts as much there
-    as a frequent one, also in the choice of the best epoch."""
-    validation_accuracy: float
-    """Share of validation rows predicted correctly."""
-    learning_rate: float
-    """Learning rate at the end of the epoch; of the head, if the backbone has another one."""
-    backbone_learning_rate: float
-    """Learning rate of the backbone at the end of the epoch; 0: frozen."""
-    temperature: float = 1.0
-    """Temperature of the probabilities, fitted on validation rows, unweighted; 1: none."""
-
-    # Measured times, the largest over all ranks: they differ even between two bit-identical runs.
-    seconds: float = dataclasses.field(default=0.0, compare=False)
-    """Seconds from the end of the previous epoch (before its checkpoint) to the end of validation; 0: not measured."""
-    train_s: float = dataclasses.field(default=0.0, compare=False)
-    """Part of `seconds` spent in training steps."""
-    data_wait_s: float = dataclasses.field(default=0.0, compare=False)
-    """Part of `seconds` spent waiting for the next training or validation batch."""
-    checkpoint_wait_s: float = dataclasses.field(default=0.0, compare=False)
-    """Part of `seconds` spent waiting for the checkpoint of the previous epoch."""
 
 
 TrainingFields = Mapping[str, Any]
 """Fields of a recipe's group `training`."""
 
 
-def has_checkpoint(epoch: float, training: TrainingFields) -> bool:
+def has_checkpoint(epoch: int, training: TrainingFields) -> bool:
     """Return whether `epoch` has a checkpoint; every `checkpoint_every`-th epoch has one, and the last."""
     return bool(epoch % training["checkpoint_every"] == 0 or epoch == training["epochs"])
 
@@ -59,7 +23,7 @@ def has_checkpoint(epoch: float, training: TrainingFields) -> bool:
 def best_epoch(history: Sequence[EpochMetrics], training: TrainingFields) -> int:
     """Return the epoch with the lowest validation loss, the first of equals, among those with a checkpoint, if any."""
     kept = [metrics for metrics in history if has_checkpoint(metrics.epoch, training)] or history
-    return int(min(kept, key=lambda metrics: (metrics.validation_loss, metrics.epoch)).epoch)  # a float once stored
+    return min(kept, key=lambda metrics: (metrics.validation_loss, metrics.epoch)).epoch
 
 
 def is_last(history: Sequence[EpochMetrics], training: TrainingFields) -> bool:

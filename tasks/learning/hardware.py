@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import device as torch_device
@@ -34,9 +34,6 @@ def here(device: "torch_device", *, precision: str) -> str:
     return f"{precision} on {device.type}: {', '.join([*parts, f'torch {torch.__version__}'])}"
 
 
-def recorded(parts: Sequence[str]) -> dict[str, Any]:
-    """Return a manifest's statistics about the hardware of all parts of its result, which has no duplicates.
-
-    `is_reproducible` says that doing it again there gives the same bytes: all parts ran on one kind of CPU in fp32.
-    """
-    return {"hardware": list(parts), "is_reproducible": len(parts) == 1 and parts[0].startswith("fp32 on cpu: ")}
+def is_reproducible(hardware: Sequence[str]) -> bool:
+    """Return whether doing it again there gives the same bytes: all parts ran on one kind of CPU in fp32."""
+    return len(hardware) == 1 and hardware[0].startswith("fp32 on cpu: ")

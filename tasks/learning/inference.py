@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from storage import process
 from storage.admin import catalog
+from storage.statistics import EpochMetrics
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, hardware, training_state
 from tasks.learning.loaders import moved
@@ -29,7 +30,7 @@ class Model(nn.Module):
     convolutions to TF32, unless `torch.backends.cudnn.allow_tf32` is False; the setting is the caller's.
     """
 
-    def __init__(self, classifier: Classifier, history: Sequence[dict[str, float]], *, precision: str) -> None:
+    def __init__(self, classifier: Classifier, history: Sequence[EpochMetrics], *, precision: str) -> None:
         super().__init__()
         self.classifier = classifier
         self.history = list(history)
@@ -94,7 +95,7 @@ def load(model: str = "champion", *, storage: str | None = None) -> Model:
     """
     root = parse_root(storage or os.environ.get("PIPELINE_STORAGE") or "./data", option="storage")
     classifier, meta = training_state.load_model(CheckpointURI(catalog.named(root, model, option="model")))
-    loaded = Model(classifier, meta.history, precision=str(meta.resolved["precision"]))
+    loaded = Model(classifier, meta.history, precision=meta.resolved.precision)
     return loaded.eval().requires_grad_(False)
 
 
@@ -125,7 +126,7 @@ class Inference:
         """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""
         self.batch_size = _FIRST_BATCH
         """Most images to compute at a time."""
-        self.precision = precision or str(meta.resolved["precision"])
+        self.precision = precision or meta.resolved.precision
         if self.precision == "bf16" and self.device.type == "cuda":
             self.precision = resolve_precision("auto", self.device, classifier)
         set_arithmetic(self.precision, self.device)

@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from storage.statistics import EpochMetrics
 from tasks.learning.augmentation import RandomTransforms, drawn, flipped, shifted
-from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, choose_class_weights, local_batch_size
+from tasks.learning.epoch_metrics import NonFiniteLoss, choose_class_weights, local_batch_size
 from tasks.learning.modeling import Classifier, autocast, move_model, norms_of_backbone, weights_of_backbone
 from tasks.learning.optimizer import make_optimizer
 from tasks.learning.recipes import Recipe

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from storage.statistics import Metrics
+
 _CALIBRATION_BINS = 15  # number of bins as in Guo et al. 2017, On Calibration of Modern Neural Networks
 
 
@@ -21,17 +23,17 @@ def at_power(probabilities: np.ndarray, power: float) -> np.ndarray:
     return np.asarray(raised / raised.sum(1, keepdims=True))
 
 
-def summary(labels: np.ndarray, predictions: np.ndarray, probabilities: np.ndarray) -> dict[str, float | int]:
+def summary(labels: np.ndarray, predictions: np.ndarray, probabilities: np.ndarray) -> Metrics:
     """Compute all metrics of `predictions` (N,) and `probabilities` (N, classes) for `labels` (N,)."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     bins = calibration(predictions == labels, probabilities.max(1))
     gaps = [row["count"] * abs(row["confidence"] - row["accuracy"]) for row in bins if row["count"]]
-    return {
-        "num_rows": len(labels),
+    return Metrics(
         **scores(labels, predictions, num_classes=probabilities.shape[1]),
-        "test_loss": float(-np.log(np.maximum(own, np.finfo(np.float32).tiny)).mean()),
-        "expected_calibration_error": float(sum(gaps) / sum(row["count"] for row in bins)),
-    }
+        test_loss=float(-np.log(np.maximum(own, np.finfo(np.float32).tiny)).mean()),
+        expected_calibration_error=float(sum(gaps) / sum(row["count"] for row in bins)),
+        num_rows=len(labels),
+    )
 
 
 def scores(labels: np.ndarray, predictions: np.ndarray, *, num_classes: int) -> dict[str, float]:

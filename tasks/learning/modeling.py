@@ -3,29 +3,11 @@
 import contextlib
 from typing import Protocol, runtime_checkable
 
-import pydantic
 import torch
 from torch import Tensor, nn
 
+from storage.statistics import ModelSpec
 from tasks.learning import models
-
-
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelSpec:
-    """Everything besides the weights that is needed to rebuild a model; JSON's lists become tuples."""
-
-    model: str
-    """Name of the architecture in `tasks.learning.models`."""
-    image_shape: tuple[int, int, int]
-    """Height, width, channels."""
-    classes: tuple[str, ...]
-    """Name of each class, in the order of the logits."""
-    mean: tuple[float, ...]
-    """Mean of the training rows per channel, in units of 0 to 255."""
-    std: tuple[float, ...]
-    """Standard deviation of the training rows per channel, in units of 0 to 255."""
-    temperature: float = 1.0
-    """Probabilities are softmax(logits / temperature)."""
 
 
 @runtime_checkable

@@ -1,10 +1,11 @@
 """Slices of the test rows, such as those of one camera: which are significantly worse than others of their classes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from storage.statistics import Slice
 from tasks.learning.metrics import wilson
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _ALPHA = 0.05
 _NEGLIGIBLE = 1e-30
 
 
-def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> dict[str, Any]:
+def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> list[Slice]:
     """Compare the rows of each value of each fact with the other rows, class by class.
 
     The p-value is that of Fisher's exact test, stratified by class: where in each class any row may be the wrong one,
@@ -33,10 +34,9 @@ def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> dic
         is_right: Whether the prediction of each row is correct.
 
     Returns:
-        `slices`: fact, value, rows, right, accuracy and its 95 % interval, accuracy of `others` of the same classes,
-        p_value, p_corrected and is_worse; the last four are None or false where a class has no others.
+        The slices of each fact, the largest first.
     """
-    slices = []
+    slices: list[dict[str, Any]] = []
     for fact, values in facts.items():
         counts = values.value_counts().sort_index().sort_values(ascending=False, kind="stable")
         if len(counts) == 1 and counts.iloc[0] == len(values):
@@ -48,20 +48,21 @@ def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> dic
     tested = [entry for entry in slices if entry["p_value"] is not None]
     for entry, corrected in zip(tested, _holm(np.array([entry["p_value"] for entry in tested])), strict=True):
         entry |= {"p_corrected": corrected, "is_worse": corrected <= _ALPHA}
-    return {"slices": slices}
+    return [Slice(**entry) for entry in slices]
 
 
-def worse(slices: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def worse(slices: Iterable[Slice]) -> list[Slice]:
     """Return the slices that are significantly worse, the surest first."""
-    return sorted((entry for entry in slices if entry["is_worse"]), key=lambda entry: entry["p_corrected"])
+    return sorted((entry for entry in slices if entry.is_worse), key=lambda entry: entry.p_corrected or 0.0)
 
 
-def describe(entry: Mapping[str, Any]) -> str:
-    """Say in words how much worse a slice is."""
-    p = f"{entry['p_corrected']:.4f}" if entry["p_corrected"] >= 0.0001 else "below 0.0001"
+def describe(entry: Slice) -> str:
+    """Say in words how much worse a slice is, which has others to compare it with."""
+    assert entry.p_corrected is not None
+    p = f"{entry.p_corrected:.4f}" if entry.p_corrected >= 0.0001 else "below 0.0001"
     return (
-        f"{entry['fact']} {entry['value']}: accuracy {entry['accuracy']:.4f} of {entry['rows']:,} rows, others of the "
-        f"same classes {entry['others']:.4f} (corrected p {p})"
+        f"{entry.fact} {entry.value}: accuracy {entry.accuracy:.4f} of {entry.rows:,} rows, others of the "
+        f"same classes {entry.others:.4f} (corrected p {p})"
     )
 
 

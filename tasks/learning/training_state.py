@@ -11,11 +11,11 @@ from torch import Tensor
 
 from storage import manifest
 from storage.manifest import JSON
+from storage.statistics import EpochMetrics
 from storage.uri import CheckpointURI, FilesURI
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, Snapshot, WrongResume
-from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Loader, Trainer
-from tasks.learning.modeling import Classifier, FromImages, ModelSpec
+from tasks.learning.modeling import Classifier, FromImages
 from tasks.learning.optimizer import align_state
 from tasks.learning.pretrained import start_from, start_from_file
 
@@ -31,12 +31,12 @@ _FIRST_ROWS = 5000
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields: JSON) -> Snapshot:
     """Copy the state after the latest epoch; `fields` holds more of `Meta`: parameters, resolved, hardware."""
     meta = Meta(
-        model=dataclasses.asdict(trainer.model.spec) | {"temperature": history[-1].temperature},
+        model=dataclasses.replace(trainer.model.spec, temperature=history[-1].temperature),
         recipe=trainer.recipe.to_dict(),
         prepared=prepared,
         epoch=history[-1].epoch,
         step=history[-1].step,
-        history=[dataclasses.asdict(metrics) for metrics in history],
+        history=tuple(history),
         sha256={},
         **fields,
     )
@@ -71,8 +71,8 @@ def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: JSON) -> l
     Raises `WrongResume` if it belongs to a training on other data, with other parameters or another number of workers.
     """
     meta = Meta.model_validate_json((folder / META).read_bytes())
-    before = {"dataset": meta.prepared, "parameters": meta.parameters, "workers": meta.resolved.get("workers")}
-    now = {"dataset": prepared, "parameters": fields["parameters"], "workers": fields["resolved"].get("workers")}
+    before = {"dataset": meta.prepared, "parameters": meta.parameters, "workers": meta.resolved.workers}
+    now = {"dataset": prepared, "parameters": fields["parameters"], "workers": fields["resolved"].workers}
     if changes := [
         f"{name}: {before[name]} in the interrupted run, {now[name]} now" for name in now if before[name] != now[name]
     ]:
@@ -88,7 +88,7 @@ def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: JSON) -> l
     trainer.optimizer.load_state_dict(training["optimizer"])
     align_state(trainer.optimizer)
     trainer.scheduler.load_state_dict(training["scheduler"])
-    return meta.metrics
+    return list(meta.history)
 
 
 def load_initial_weights(model: Classifier, *, initial: CheckpointURI | None, weights: FilesURI | None) -> bool:
@@ -125,10 +125,11 @@ def load_model(uri: CheckpointURI) -> tuple[Classifier, Meta]:
     Raises `FileNotFoundError` if nothing is committed at `uri`, `manifest.Damaged` if its bytes changed.
     """
     committed = manifest.load(uri)
-    by_stem = {file.path.partition("-")[0]: file for file in committed.files}
     if committed.kind != "checkpoint":
         raise ValueError(f"{uri} is not a checkpoint: its kind is {committed.kind!r}")
-    meta = Meta.model_validate_json(manifest.read_file(uri, by_stem["checkpoint"]))
-    model = Classifier(ModelSpec(**meta.model))
-    model.load_state_dict(safetensors.torch.load(manifest.read_file(uri, by_stem["weights"])))
+    described, weights = committed.file("checkpoint"), committed.file("weights")
+    assert described and weights, "every checkpoint has both"
+    meta = Meta.model_validate_json(manifest.read_file(uri, described))
+    model = Classifier(meta.model)
+    model.load_state_dict(safetensors.torch.load(manifest.read_file(uri, weights)))
     return model.eval(), meta

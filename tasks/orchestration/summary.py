@@ -12,6 +12,8 @@ from prefect.states import Completed
 
 from storage import manifest, tables
 from storage.decision import Decision
+from storage.kinds import AUDIT, CHECKPOINT, EVALUATION, PREDICTIONS, RAW
+from storage.statistics import RawStatistics
 from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.learning.metrics import wilson
@@ -37,13 +39,14 @@ def summarize(
     plan: Plan, files: FilesURI | None, stages: Sequence[Stage], decision: Decision, page: ReportURI
 ) -> dict[str, Any]:
     """Build a JSON document with all URIs, the metrics, the decision and the stages with what they reused."""
-    raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics
+    raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics_of(EVALUATION)
     problems = find_data_problems(raw, manifest.load(plan.prepared))
-    sources = [source | {"url": redact_text(source["url"])} for source in raw.statistics["sources"]]
+    images = raw.statistics_of(RAW)
+    sources = [source.model_dump() | {"url": redact_text(source.url)} for source in images.sources]
     is_reused = any(stage.reused for stage in stages if stage.name == "promote")
     return {
         "run": str(flow_run.id) if flow_run.id else None,
-        "source": {"data": plan.download.name, "notice": raw.statistics["notice"], "files": sources},
+        "source": {"data": plan.download.name, "notice": images.notice, "files": sources},
         "uris": {
             "files": files,
             "raw": plan.raw,
@@ -54,8 +57,8 @@ def summarize(
             "report": page,
         },
         "data_problems": [problem.summary for problem in problems if not (problem.is_minor or problem.is_listed)],
-        "metrics": {name: value for name, value in evaluated.items() if name != "notice"},
-        "test_accuracy_interval": wilson(evaluated["test_accuracy"], evaluated["num_rows"]),
+        "metrics": evaluated.model_dump(mode="json", exclude={"notice"}, exclude_none=True),
+        "test_accuracy_interval": wilson(evaluated.test_accuracy, evaluated.num_rows),
         "promoted": decision.promoted,
         "verdict": "unchanged" if is_reused else decision.verdict,
         "reason": f"{decision.verdict} on {decision.account}" if is_reused else decision.reason,
@@ -69,15 +72,16 @@ def summarize(
 def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, stages: Sequence[Stage]) -> dict[str, Any]:
     """Build a JSON document with the URIs, the rows by predicted class and without a prediction, and the stages."""
     predicted = manifest.load(predictions)
-    statistics, minimum = predicted.statistics, request.min_confidence
-    counts = _count_confident(request, predictions, minimum) if minimum else statistics["predicted"]
-    unreadable = manifest.load(request.dataset).statistics.get("unreadable") or {}
+    statistics, minimum = predicted.statistics_of(PREDICTIONS), request.min_confidence
+    counts = _count_confident(request, predictions, minimum) if minimum else statistics.predicted
+    source = manifest.load(request.dataset).statistics
+    unreadable = source.unreadable.named if isinstance(source, RawStatistics) else ()
     return {
         "uris": {"checkpoint": request.checkpoint, "dataset": request.dataset, "predictions": predictions},
         "rows": predicted.rows,
         "predicted": counts,
-        "unpredicted": {"rows": statistics["unpredicted"], "named": unreadable.get("named", [])},
-        "below_min_confidence": predicted.rows - statistics["unpredicted"] - sum(counts.values()),
+        "unpredicted": {"rows": statistics.unpredicted, "named": list(unreadable)},
+        "below_min_confidence": predicted.rows - statistics.unpredicted - sum(counts.values()),
         "stages": _stages_as_dicts(stages),
     }
 
@@ -87,7 +91,7 @@ def _count_confident(request: BatchRequest, predictions: PredictionsURI, minimum
     rows = tables.read_split(predictions, columns=["prediction", "probability"])
     sure = rows.filter(pc.field("probability") >= pa.scalar(minimum, pa.float32()))
     counts = Counter(sure["prediction"].to_pylist())
-    classes = manifest.load(request.checkpoint).statistics["model"]["classes"]
+    classes = manifest.load(request.checkpoint).statistics_of(CHECKPOINT).model.classes
     return {name: counts[number] for number, name in enumerate(classes)}
 
 
@@ -98,7 +102,7 @@ def summarize_audit(
     uris = {"raw": request.plan.raw, "predictions": [fold.predictions for fold in request.folds]}
     return {
         "uris": uris | {"audit": request.audit},
-        "rows": manifest.load(request.audit).statistics["rows"],
+        "rows": manifest.load(request.audit).statistics_of(AUDIT).rows,
         "suspects": list(suspects),
         "stages": _stages_as_dicts(stages),
     }

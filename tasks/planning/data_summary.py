@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from storage import files, manifest, s3
+from storage.kinds import RAW
 from storage.manifest import Manifest
 from storage.terminal import count
 from tasks.images import class_names
@@ -34,8 +35,8 @@ def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
 def of_plan(plan: Plan) -> tuple[str, str]:
     """Say before a run what its classes are, and where their labels are from."""
     if manifest.is_committed(plan.raw):
-        raw = manifest.load(plan.raw)
-        return of_counts(raw.statistics["class_counts"]), raw.statistics.get("labels") or _PUBLISHED
+        raw = manifest.load(plan.raw).statistics_of(RAW)
+        return of_counts(raw.class_counts), raw.labels or _PUBLISHED
     if plan.ingest.user_images is not None:
         return of_user_images(plan.ingest.user_images)
     assert plan.download.source is not None
@@ -45,8 +46,8 @@ def of_plan(plan: Plan) -> tuple[str, str]:
 
 def of_raw(raw: Manifest) -> Iterator[str]:
     """Yield a line on the classes of a raw dataset, and one on its labels if they are the user's own."""
-    yield of_counts(raw.statistics["class_counts"])
-    if labels := raw.statistics.get("labels"):
+    yield of_counts(raw.statistics_of(RAW).class_counts)
+    if labels := raw.statistics_of(RAW).labels:
         yield f"labels: {labels}"
 
 

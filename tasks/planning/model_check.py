@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage import manifest
+from storage.kinds import CHECKPOINT
 from storage.process import gc_paused
+from storage.statistics import ModelSpec
 from storage.terminal import count
 from storage.uri import CheckpointURI
 from tasks.learning import downloading, user_code
@@ -28,7 +30,7 @@ _SHOWN = 10
 
 def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
     """Raise `ValueError` naming `option` if the model of `checkpoint` is the user's own and its code is not here."""
-    model = manifest.load(checkpoint).statistics.get("model", {}).get("model", "")
+    model = manifest.load(checkpoint).statistics_of(CHECKPOINT).model.model
     if user_code.is_reference(model):
         try:
             user_code.resolve(model)
@@ -47,13 +49,17 @@ def check_rival(plan: Plan) -> None:
     champion = f"--register-as: the champion of {plan.registered_model!r}"
     with contextlib.suppress(FileNotFoundError, KeyError, manifest.Damaged):  # the gate reports it
         check_code(plan.rival, option=champion)
-        model, shape, classes = manifest.load(plan.rival).statistics["model"], plan.image_shape, plan.classes
+        model, shape, classes = (
+            manifest.load(plan.rival).statistics_of(CHECKPOINT).model,
+            plan.image_shape,
+            plan.classes,
+        )
         reason = ""
-        if shape is not None and list(model["image_shape"]) != list(shape):
-            expected, actual = (" x ".join(map(str, sides)) for sides in (model["image_shape"], shape))
+        if shape is not None and model.image_shape != tuple(shape):
+            expected, actual = (" x ".join(map(str, sides)) for sides in (model.image_shape, shape))
             reason = f"expects images of {expected}, but this data has {actual}"
-        elif classes is not None and not set(classes) & set(model["classes"]):
-            expected, actual = (", ".join(list(names)[:_SHOWN]) for names in (model["classes"], classes))
+        elif classes is not None and not set(classes) & set(model.classes):
+            expected, actual = (", ".join(list(names)[:_SHOWN]) for names in (model.classes, classes))
             reason = f"knows none of the classes of this data: it knows {expected}, the data has {actual}"
         if reason:
             raise ValueError(
@@ -159,7 +165,7 @@ def _try(plan: Plan, *, rows: int) -> int:
 
 def _build(plan: Plan) -> "Classifier":
     """Build the model as training does."""
-    from tasks.learning.modeling import Classifier, ModelSpec, head_of
+    from tasks.learning.modeling import Classifier, head_of
 
     shape, classes = plan.image_shape, plan.classes or ("a", "b")
     assert shape is not None

@@ -12,7 +12,7 @@ from tasks.images import user_images
 from tasks.images.user_images import UserImages
 from tasks.jobs.deadline import deadline
 from tasks.learning import images, user_code
-from tasks.learning.recipe import MAX_MEGAPIXELS
+from tasks.learning.recipe import MAX_MEGAPIXELS, flat
 from tasks.planning import model_check
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root, check_workers
@@ -76,7 +76,7 @@ def resolve(
             ingest = IngestParameters(name=new.name, values=values, user_images=new)
             dataset = result_of(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest})
         else:
-            expected = tuple(manifest.load(checkpoint).statistics["model"]["image_shape"])
+            expected = manifest.load(checkpoint).statistics_of(kinds.CHECKPOINT).model.image_shape
             if (shape := images.shape_of(recorded.columns["metadata"])) != expected:
                 raise ValueError(
                     f"--data: its images have shape {shape}, but model {checkpoint} expects {expected}; choose another "
@@ -132,15 +132,14 @@ def _new_images(
             f"--split applies to datasets, got {split!r} for new images; use their folder instead: {uri}/{split}"
         )
     user_images.check_apart(root, uri, option="--data")
-    statistics = manifest.load(checkpoint).statistics
-    model = statistics["model"]
-    height, width, channels = model["image_shape"]
+    trained = manifest.load(checkpoint).statistics_of(kinds.CHECKPOINT)
+    height, width, channels = trained.model.image_shape
     if height != width:
         raise ValueError(
             f"--model expects images of {height} x {width} pixels; new images can only be resized to squares"
         )
-    new = user_images.find_new(URI(uri), classes=model["classes"])
-    values = {"data": new.name, "ingest": user_images.VERSION, "classes": list(model["classes"])}
-    limit = statistics.get("recipe", {}).get("data", {}).get("max_megapixels", MAX_MEGAPIXELS)
+    new = user_images.find_new(URI(uri), classes=trained.model.classes)
+    values = {"data": new.name, "ingest": user_images.VERSION, "classes": list(trained.model.classes)}
+    limit = flat(trained.recipe)["max_megapixels"]
     values |= {"max_megapixels": limit} if limit != MAX_MEGAPIXELS else {}
     return new, values | {"image_size": height, "channels": channels}

@@ -9,7 +9,9 @@ from storage.kinds import Kind, U
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, fingerprint
 
 
-def result_of(kind: Kind[U], root: Root, *, name: str, parents: Sequence[URI] = (), parameters: Mapping[str, Any]) -> U:
+def result_of(
+    kind: Kind[U, Any], root: Root, *, name: str, parents: Sequence[URI] = (), parameters: Mapping[str, Any]
+) -> U:
     """Return the URI of the result of `kind` that is or will be made from `parents` and `parameters`.
 
     Its name is `name` and a fingerprint of these and of the stage and version of `kind`.

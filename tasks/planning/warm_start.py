@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from storage import access, files, manifest, registry, s3
+from storage.kinds import CHECKPOINT
 from storage.uri import CheckpointURI, DatasetURI, Root, parse_root
 from tasks.learning import models
 from tasks.learning.initial_weights import Champion, start_to_text
-from tasks.learning.recipes import Recipe
+from tasks.learning.recipes import Recipe, flat
 from tasks.learning.sources import Download, SourceFile
 
 
@@ -67,12 +68,12 @@ def initial_checkpoint(
         raise ValueError(f"{option}: {root} has no champion of {name!r} yet; omit it the first time")
     if not (trained := manifest.find(champion)):
         raise ValueError(f"{option}: the champion {champion} does not exist any more; omit it, or restore the champion")
-    before = trained.statistics["model"] | trained.statistics["split"]
+    recorded = trained.statistics_of(CHECKPOINT)
+    before = vars(recorded.model) | vars(recorded.split)
     now: dict[str, Any] = {"model": recipe.model}
     if is_own := name == registered_model:
         now |= {"image_shape": image_shape, "classes": classes, **split_of(recipe)}
     for field, value in now.items():
-        value = list(value) if isinstance(value, tuple) else value
         if value is not None and before[field] != value:
             raise ValueError(
                 f"{option}: {field} of the champion {champion} is {before[field]!r}, but {value!r} is requested; omit "
@@ -80,8 +81,7 @@ def initial_checkpoint(
             )
     is_same = is_own and "initial" in trained.parents and trained.parameters == values
     if is_same:  # its parameters do not say from which registered model's champion it started
-        before_name = trained.statistics["recipe"]["training"]["start"]["registered_model"]
-        is_same = (before_name or registered_model) == registered_model
+        is_same = flat(recorded.recipe)["start"] in ("champion", f"champion:{registered_model}")
     if is_same and trained.parent("prepared", of=champion).fingerprint == prepared.fingerprint:
         return CheckpointURI(trained.parent("initial", of=champion))
     return champion

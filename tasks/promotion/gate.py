@@ -8,6 +8,8 @@ from typing import Any
 
 from storage import manifest, registry
 from storage.decision import METRICS, Decision, Difference, metric_title
+from storage.kinds import CHECKPOINT, EVALUATION
+from storage.statistics import ModelSpec
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning import user_code
 from tasks.learning.recipes import Recipe
@@ -38,7 +40,7 @@ def resolved(gate: Gate, checkpoint: CheckpointURI) -> Gate:
     """Return `gate` with the metric that `auto` means: balanced accuracy for a model trained with class weights."""
     if gate["metric"] != "auto":
         return gate
-    is_balanced = manifest.load(checkpoint).statistics["resolved"]["class_weights"] == "balanced"
+    is_balanced = manifest.load(checkpoint).statistics_of(CHECKPOINT).resolved.class_weights == "balanced"
     return gate | {"metric": "balanced_accuracy" if is_balanced else "accuracy"}
 
 
@@ -100,8 +102,8 @@ def judge(
     else:
         promoted, reason = _beside_champion(checkpoint, champion, compared, rival, gate, num_before=num_before)
     reason += compared.seen.note + seen_rows.validated_on_seen(checkpoint) + _disagreement(compared)
-    if promoted and user_code.is_reference(model := _model(checkpoint).get("model", "")):
-        code = model.partition(":")[0]
+    if promoted and (model := _model(checkpoint)) and user_code.is_reference(model.model):
+        code = model.model.partition(":")[0]
         reason += f"; from now on runs and predictions need the unchanged {code} in {user_code.FILES}"
     if promoted and gate.get("judge_only"):
         promoted = False
@@ -153,9 +155,7 @@ class _Compared:
 
 
 def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, CheckpointURI], *, metric: str) -> _Compared:
-    recorded = {role: manifest.load(uri).statistics for role, uri in evaluations.items()}
-    names = (*METRICS.values(), "test_loss", "expected_calibration_error", "num_rows")
-    metrics = {role: {name: statistics[name] for name in names} for role, statistics in recorded.items()}
+    metrics = {role: manifest.load(uri).statistics_of(EVALUATION).metrics() for role, uri in evaluations.items()}
     rows_of = {role: rows for role, uri in evaluations.items() if (rows := answers.read(uri))}
     challenger = rows_of.get("challenger")
     seen = seen_rows.find(challenger, models)
@@ -210,10 +210,10 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
 
 
-def _model(checkpoint: CheckpointURI) -> dict[str, Any]:
-    """Return the description of a checkpoint's model; empty if it does not exist."""
+def _model(checkpoint: CheckpointURI) -> ModelSpec | None:
+    """Return the description of a checkpoint's model; none if it does not exist."""
     recorded = manifest.find(checkpoint)
-    return recorded.statistics.get("model", {}) if recorded else {}
+    return recorded.statistics_of(CHECKPOINT).model if recorded else None
 
 
 def _disagreement(compared: _Compared) -> str:
@@ -236,7 +236,9 @@ def _rule(gate: Gate, checkpoint: CheckpointURI, champion: CheckpointURI) -> tup
     mine, other = manifest.load(checkpoint), manifest.find(champion)
     # How many workers and cores compute a model is no part of its recipe.
     recipes = [
-        (dict(each.parameters, workers=0, cores=0), each.statistics.get("split")) for each in (mine, other) if each
+        (dict(each.parameters, workers=0, cores=0), each.statistics_of(CHECKPOINT).split)
+        for each in (mine, other)
+        if each
     ]
     if other is None or recipes[0] != recipes[1]:
         return _MAX_P_VALUE, ", as the recipe is not the champion's"
@@ -266,8 +268,8 @@ def _beside_champion(
     Each further model that is compared with the champion has another chance to seem better. So the largest p-value is
     divided by the number of models so far.
     """
-    classes = _model(checkpoint).get("classes", ())
-    gone = [name for name in _model(champion).get("classes", ()) if name not in classes]
+    own, before = _model(checkpoint), _model(champion)
+    gone = [name for name in before.classes if not own or name not in own.classes] if before else []
     if gone and not gate.get("classes_may_go"):
         advice = "restore their images, or allow it with --set classes_may_go=true"
         return False, f"classes of the champion are gone: {_shown(gone)}; {advice}"

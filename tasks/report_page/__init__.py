@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from storage.admin import runs
 from storage.decision import METRICS, Decision, metric_title
 from storage.kinds import REPORT
+from storage.statistics import CheckpointStatistics, Pair, PairKind, Slice
 from storage.uri import URI, Root
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
@@ -48,6 +49,15 @@ class Picture:
     """The user's file that contains it; None for a downloaded data set."""
 
 
+@dataclasses.dataclass(frozen=True)
+class PairPictures:
+    """Two rows with almost the same image, and the images."""
+
+    kind: PairKind
+    rows: Pair
+    images: tuple[np.ndarray, np.ndarray]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LineageStep:
     """One step of the lineage, from the raw files, which have no URI, to the report."""
@@ -72,8 +82,8 @@ class ReportData:
     """Whether the model was promoted, why, by which gate, and the metrics of the champion it was compared with."""
     evaluated: dict[str, Any]
     """Content of the evaluation's files by name, as `tasks.evaluate` writes them: `metrics`, `per_class`, ..."""
-    trained: dict[str, Any]
-    """Statistics of the checkpoint; shown are `history` (one row per epoch), `best_epoch` and `seconds`."""
+    trained: CheckpointStatistics
+    """Shown are the history, the best epoch and the seconds."""
     classes: tuple[str, ...]
     """Names of the classes, in the order of the confusion matrix."""
     lineage: tuple[LineageStep, ...]
@@ -96,8 +106,8 @@ class ReportData:
     """What is different from the champion before, from `tasks.comparing.diff`; None if there was none."""
     against_note: str = ""
     """Why it cannot be compared with the champion before."""
-    near_duplicates: tuple[Mapping[str, Any], ...] = ()
-    """Pairs, the worst first: `kind`, `distance`, and of `first` and `second` the `place`, `class` and `image`."""
+    near_duplicates: tuple[PairPictures, ...] = ()
+    """The worst first."""
     class_samples: Mapping[str, Sequence[np.ndarray]] = dataclasses.field(default_factory=dict)
     """Some training images of each class, or of some classes if there are many."""
     left_out: tuple[Mapping[str, Any], ...] = ()
@@ -110,7 +120,7 @@ def render(data: ReportData) -> str:
     Everything in `data` is escaped. Images with a side above 64 pixels are scaled down.
     """
     curves = [
-        (title, Markup(plots.learning_curve(data.trained["history"], quantity, best_epoch=data.trained["best_epoch"])))
+        (title, Markup(plots.learning_curve(data.trained.history, quantity, best_epoch=data.trained.best_epoch)))
         for title, quantity in (("Loss", "loss"), ("Accuracy", "accuracy"))
     ]
     goal, chosen = chosen_confidence(data.evaluated["coverage"])
@@ -118,7 +128,7 @@ def render(data: ReportData) -> str:
     return template.render(
         data=data,
         curves=curves,
-        has_groups=any(row["backbone_learning_rate"] != row["learning_rate"] for row in data.trained["history"]),
+        has_groups=any(row.backbone_learning_rate != row.learning_rate for row in data.trained.history),
         reliability=Markup(plots.reliability(data.evaluated["calibration"])),
         goal=goal,
         chosen=chosen,
@@ -135,7 +145,7 @@ def render(data: ReportData) -> str:
         largest_class=max(
             1, *(sum(split.get(name, 0) for split in data.class_counts.values()) for name in data.classes)
         ),
-        worse_slices=slices.worse(data.evaluated["slices"]["slices"]),
+        worse_slices=slices.worse(Slice(**each) for each in data.evaluated["slices"]["slices"]),
         longest_word=min(
             24, max((len(word) for name in data.classes for word in re.split(r"[\s_/-]", name)), default=0)
         ),

@@ -7,13 +7,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import manifest, tables
+from storage.kinds import PREPARED
 from storage.manifest import JSON, Manifest
 from storage.uri import DatasetURI, PredictionsURI
 from tasks.images import row_tables
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.learning import images
 from tasks.promotion import answers
-from tasks.report_page import Picture
+from tasks.report_page import PairPictures, Picture
 
 _MISTAKES = 16
 _CLASS_IMAGES = 96
@@ -64,7 +65,7 @@ def of_data(uri: DatasetURI) -> JSON:
 
 def _of_classes(uri: DatasetURI, prepared: Manifest) -> Mapping[str, Sequence[np.ndarray]]:
     """Read some training images of each class, the first in the shuffled order; stops when all are there."""
-    metadata, num_rows = prepared.columns["metadata"], prepared.statistics["class_counts"]["train"]
+    metadata, num_rows = prepared.columns["metadata"], prepared.statistics_of(PREPARED).class_counts["train"]
     classes = images.classes_of(metadata)
     labels = np.linspace(0, len(classes) - 1, min(len(classes), _CLASS_IMAGES)).round().astype(int).tolist()
     of_each = min(_MOST_OF_A_CLASS, max(1, _CLASS_IMAGES // len(classes)))
@@ -107,16 +108,17 @@ def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, 
     ]
 
 
-def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[JSON]:
-    """Return the worst pairs of each kind, with the `image` of both."""
-    recorded, sides = prepared.statistics.get("near_duplicates") or {}, ("first", "second")
-    pairs = [
-        {"kind": kind} | pair for kind in near_duplicates.KINDS if recorded for pair in recorded[kind]["worst"][:_PAIRS]
-    ]
-    pixels = of_raw_rows(raw_uri, raw, [(pair[side]["source"], pair[side]["row"]) for pair in pairs for side in sides])
+def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[PairPictures]:
+    """Return the worst pairs of each kind, with the images of both."""
+    recorded = prepared.statistics_of(PREPARED).near_duplicates
+    if recorded is None:
+        return []
+    pairs = [(kind, pair) for kind in near_duplicates.KINDS for pair in recorded[kind].worst[:_PAIRS]]
+    keys = [tuple((row.source, row.row) for row in (pair.first, pair.second)) for _, pair in pairs]
+    pixels = of_raw_rows(raw_uri, raw, [key for both in keys for key in both])
     return [
-        pair | {side: pair[side] | {"image": pixels[pair[side]["source"], pair[side]["row"]]} for side in sides}
-        for pair in pairs
+        PairPictures(kind, pair, (pixels[first], pixels[second]))
+        for (kind, pair), (first, second) in zip(pairs, keys, strict=True)
     ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import escape
 
+from storage.statistics import EpochMetrics
 from tasks.learning.metrics import wilson
 
 if TYPE_CHECKING:
@@ -36,25 +37,25 @@ _MAX_SIDE = 64
 """Maximum side of an image in pixels; keeps seventy photographs below a megabyte."""
 
 
-def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, best_epoch: int) -> str:
+def learning_curve(history: Sequence[EpochMetrics], quantity: str, *, best_epoch: int) -> str:
     """Plot `quantity` (loss or accuracy) per epoch for training and validation as SVG, with the best epoch marked."""
     from matplotlib.ticker import MaxNLocator
 
-    epochs = [row["epoch"] for row in history]
+    epochs = [row.epoch for row in history]
     with _figure(height=2.7) as figure:
         axes = figure.subplots()
         _frame(axes)
         ranges = []
         for split, colour, dashes in (("train", _WARM, "--"), ("validation", _ACCENT, "-")):
-            values = [row[f"{split}_{quantity}"] for row in history]
+            values = [getattr(row, f"{split}_{quantity}") for row in history]
             marker = "o" if len(epochs) <= 20 else ""
             axes.plot(epochs, values, dashes, color=colour, label=split, linewidth=1.8, marker=marker, markersize=3.5)
             ranges += [f"{split} from {values[0]:.4f} to {values[-1]:.4f}"] if values else []
         for row in history:
-            if row["epoch"] == best_epoch:
+            if row.epoch == best_epoch:
                 axes.axvline(best_epoch, color=_INK, linewidth=0.8, linestyle=":")
                 axes.plot(
-                    [best_epoch], [row[f"validation_{quantity}"]], "o", markersize=9, markerfacecolor="none",
+                    [best_epoch], [getattr(row, f"validation_{quantity}")], "o", markersize=9, markerfacecolor="none",
                     markeredgecolor=_INK, markeredgewidth=1.3, label=f"best epoch ({best_epoch})",
                 )  # fmt: skip
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))

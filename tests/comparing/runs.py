@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from storage import commits, manifest, tables
+from storage import manifest, tables
 from storage.kinds import KINDS
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.evaluate import write_evaluation
@@ -17,6 +18,7 @@ from tasks.learning import images, recipes
 from tasks.learning.recipes import Data, FileAugment, Recipe, Training
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tasks.stages import IngestSpec, PreprocessSpec
+from tests import committed
 from tests.jobs.raw import run as run_job
 
 RECIPE = Recipe(
@@ -25,7 +27,6 @@ RECIPE = Recipe(
     model="small-cnn",
     training=Training(epochs=2, augment=FileAugment(crop_scale=0.3)),
 )
-HARDWARE = "fp32 on cpu: EPYC, AVX2, avx, torch 2.14.1"
 
 
 def ingest(root: Root, folder: Path) -> DatasetURI:
@@ -56,23 +57,23 @@ def prepare(root: Root, raw: DatasetURI) -> DatasetURI:
 
 
 def run(
-    root: Root, folder: Path, *, wrong: Mapping[str, str] | None = None, statistics: Any = None, **settings: Any
+    root: Root,
+    folder: Path,
+    *,
+    wrong: Mapping[str, str] | None = None,
+    statistics: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
 ) -> CheckpointURI:
     """A run on `folder` with `settings` of the recipe; its model takes the test files in `wrong` for these classes."""
     prepared, recipe = prepare(root, ingest(root, folder)), recipes.override(RECIPE, settings)
     checkpoint = CheckpointURI(_place(root, "checkpoint", f"{prepared} {recipe} {wrong}"))
-    known: dict[str, Any] = {
-        "recipe": recipe.to_dict(),
-        "resolved": {"device": "cpu"},
-        "hardware": [HARDWARE],
-    }
-    commits.commit(
+    committed.commit(
         checkpoint,
-        kind="checkpoint",
+        "checkpoint",
         parents={"prepared": prepared},
         parameters=recipe.training_parameters() | {"workers": 1},
-        listed=[],
-        statistics=known | (statistics or {}),
+        recipe=recipe.to_dict(),
+        **statistics,
     )
     predict(root, checkpoint, prepared, wrong or {})
     return checkpoint
@@ -107,14 +108,13 @@ def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: 
         columns |= {f"probability_{name}": probabilities[:, number] for number, name in enumerate(classes)}
         table = pa.table(columns)
         listed.append(tables.write_part(target, table, split="test", index=index))
-    commits.commit(
+    committed.commit(
         target,
-        kind="predictions",
+        "predictions",
+        listed,
         parents={"checkpoint": checkpoint, "dataset": prepared},
         parameters={"split": "test"},
-        listed=listed,
         schema=tables.describe(table.schema),
-        statistics={"temperature": 1.0},
     )
     write_evaluation(target, evaluation_of(root, target))
     return target

@@ -10,8 +10,10 @@ import pytest
 from PIL import Image
 
 from flows.cli import app
-from storage import commits, manifest
+from storage import manifest
+from storage.kinds import EVALUATION
 from storage.uri import EvaluationURI, Root
+from tests import committed
 from tests.comparing import runs
 from tests.image_folder import write_folder
 from tests.report_page.results import commit_results
@@ -90,8 +92,8 @@ def test_latest_run_on_downloaded_data_is_the_default(tmp_path: Path, capsys: py
     assert mistakes(tmp_path) == 2
     assert "has no report of a run" in capsys.readouterr().err
     report = plan.root.child("reports/mnist-0123456789ab")
-    commits.commit(report, kind="report", parents={"evaluation": plan.evaluation}, parameters={}, listed=[])
+    committed.commit(report, "report", parents={"evaluation": plan.evaluation})
     rows = as_json(capsys, tmp_path, "--copy-to", str(tmp_path / "look"))["mistakes"]
-    accuracy = manifest.load(EvaluationURI(plan.evaluation)).statistics["test_accuracy"]
+    accuracy = manifest.load(EvaluationURI(plan.evaluation)).statistics_of(EVALUATION).test_accuracy
     assert len(rows) == round(400 * (1 - accuracy)) > 0 and next(iter(rows[0])) == "id"
     assert len(list((tmp_path / "look").iterdir())) == len(rows)

@@ -15,6 +15,7 @@ from storage.decision import Decision
 from storage.manifest import Manifest
 from storage.registry import Superseded
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
+from tests import committed
 
 MODEL = "contended"
 """Registered model on which all decide."""
@@ -64,8 +65,8 @@ def _commit(root: Root, name: str, chance: random.Random) -> dict[str, Any]:
     uri = _dataset(root, newest + 1 if manifest.find(_dataset(root, newest)) else newest)
     _rest(chance)
     file = commits.write_file(uri, "train/part-00000.bin", name.encode(), split="train", rows=1)
-    committed = commits.commit(uri, kind="raw", parents={}, parameters={"by": name}, listed=[file])
-    return {"dataset": uri, "digest": digest(committed)}
+    made = committed.commit(uri, "raw", [file], parameters={"by": name})
+    return {"dataset": uri, "digest": digest(made)}
 
 
 def _read(root: Root, name: str, chance: random.Random) -> dict[str, Any]:

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from storage.statistics import ModelSpec
 from storage.uri import DatasetURI
 from tasks.exporting import onnx_file
 from tasks.exporting.proof import NotEqual, prove
 from tasks.learning import pretrained
 from tasks.learning.inference import Model
-from tasks.learning.modeling import Classifier, ModelSpec, last_layer
+from tasks.learning.modeling import Classifier, last_layer
 from tests.jobs import raw
 from tests.learning import lite0
 

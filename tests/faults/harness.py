@@ -172,7 +172,7 @@ def write_raw(root: URI) -> None:
             for index, (start, end) in enumerate(images.part_bounds(count, 4))
         ]
         about: dict[str, Any] = {"parameters": recorded.parameters, "schema": recorded.columns}
-        statistics = {**recorded.statistics, "seconds": 0.0}
+        statistics = recorded.statistics.model_copy(update={"seconds": 0.0})
         commits.commit(uri, kind="raw", parents={}, listed=parts, statistics=statistics, **about)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from flows.cli import app, start
-from storage import commits, manifest
+from storage import manifest
 from storage.uri import Root
+from tests import committed
 
 _NAMES = ["mnist-00000000000b", "mnist-00000000000c", "mnist-00000000000a"]
 """Oldest first, which is not their order by name."""
@@ -20,7 +21,7 @@ def root(tmp_path: Path) -> Root:
     root = Root(str(tmp_path / "root"))
     for age, name in enumerate([*_NAMES, "photos-00000000000d"]):
         uri = root.child(f"datasets/raw/{name}")
-        commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[])
+        committed.commit(uri, "raw")
         os.utime(uri.child(manifest.NAME), (2e9 - age, 2e9 - age))
     (tmp_path / "root/datasets/raw/mnist-00000000000e/train").mkdir(parents=True)
     return root

@@ -11,10 +11,10 @@ import pytest
 from flows.__main__ import main
 from flows.cli import app, start
 from flows.server import deploy, up
-from storage import commits, manifest, tables
+from storage import manifest, tables
 from storage.uri import URI, Root
 from tasks.learning import images
-from tests import mirrors
+from tests import committed, mirrors
 from tests.image_folder import write_folder
 
 FINGERPRINT = "0123456789ab"
@@ -172,12 +172,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         uri = root.child(f"datasets/raw/{name}" if kind == "raw" else f"{kind}/{name}")
         listed = [manifest.File(path="part", split="test", size=1, rows=1, sha256="")]
         schema = tables.describe(images.schema((28, 28, 1), ("0", "1")))
-        commits.commit(uri, kind=kind, parents={}, parameters=parameters or {}, listed=listed, schema=schema)
+        committed.commit(uri, kind, listed, parameters=parameters or {}, schema=schema)
         return uri
 
     own = root.child(f"checkpoint/own-{FINGERPRINT}")
-    model = {"model": {"model": f"my.py:f@{FINGERPRINT}", "image_shape": [28, 28, 1]}}
-    commits.commit(own, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=model)
+    committed.commit(own, "checkpoint", model={"model": f"my.py:f@{FINGERPRINT}"})
     uris = {
         "raw": commit("raw", f"mnist-{FINGERPRINT}", parameters={"data": "mnist"}),
         "younger": commit("raw", "mnist-0123456789ac", parameters={"data": "mnist"}),
@@ -194,7 +193,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         uris[name] = root.child(f"datasets/raw/{name}-{FINGERPRINT}")
         schema = tables.describe(images.schema((64, 64, 3), ("one", "two"), store=store))
         parameters = {"data": name, "image_size": 64}
-        commits.commit(uris[name], kind="raw", parents={}, parameters=parameters, listed=[new], schema=schema)
+        committed.commit(uris[name], "raw", [new], parameters=parameters, schema=schema)
     uris["half"] = URI(str(folder / f"half-{FINGERPRINT}"))
     Path(uris["half"]).mkdir()
     Path(uris["half"], manifest.NAME).write_bytes(b'{"format": 1, "kind": "raw"')

@@ -15,6 +15,7 @@ from flows.server import report_server
 from storage import commits, files, manifest
 from storage.uri import Root
 from tasks.report import report
+from tests import committed
 from tests.prefect_system import free_port
 from tests.report_page.browser import VIEWS, chromium
 from tests.report_page.results import commit_results
@@ -39,7 +40,7 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(root: Root) 
         uri = root.child(f"reports/{name}")
         page = commits.write_file(uri, "index.html", _PAGE, fixed_name=True)
         if which != "unfinished":
-            commits.commit(uri, kind="report", parents={}, parameters={}, listed=[page])
+            committed.commit(uri, "report", [page])
     files.put(root.child(f"reports/{names['changed']}/index.html"), _PAGE.replace(b"report", b"threat"))
     files.put(root.child("registry/secret"), b"{}")
     with report_server.serving(root, free_port()) as address:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from storage import manifest, tables
+from storage.kinds import CHECKPOINT
 from storage.uri import DatasetURI, PredictionsURI, Root
 from tasks.jobs.main import run_here
 from tasks.learning import images, training_state
@@ -46,9 +47,9 @@ def test_two_gpus_train_with_half_of_each_batch_and_learn_as_one_does(
         spec = to_train(folder, prepared, gpu, name=f"workers-{workers}", epochs=8, precision="fp32")
         job = Job(spec.model_copy(update={"workers": workers}))
         assert job.exit_code == 0, job.output[-4000:]
-        statistics = manifest.load(spec.target).statistics
-        assert statistics["resolved"]["workers"] == workers
-        losses.append(statistics["history"][-1]["validation_loss"])
+        statistics = manifest.load(spec.target).statistics_of(CHECKPOINT)
+        assert statistics.resolved.workers == workers
+        losses.append(statistics.history[-1].validation_loss)
     assert losses[1] == pytest.approx(losses[0], rel=0.1, abs=0.01)
 
 
@@ -70,7 +71,7 @@ def test_model_that_was_trained_on_a_device_predicts_there_what_it_predicts_on_t
     )
     for spec in (trained, to_predict):
         run_here(spec, tell=lambda line: None)
-    assert training_state.load_model(trained.target)[1].resolved["device"] == device.type
+    assert training_state.load_model(trained.target)[1].resolved.device == device.type
     predicted = tables.read_split(to_predict.target).sort_by("id")
     pixels, _ = images.to_arrays(tables.read_split(trained.source, "test").sort_by("id"), (32, 32, 3))
     expected = Inference(trained.target, threads=1, device=torch.device("cpu")).probabilities(pixels)

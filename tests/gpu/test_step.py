@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.gpu import cannot_compile
+from storage.statistics import ModelSpec
 from tasks.learning import hardware, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
-from tasks.learning.modeling import Classifier, ModelSpec, autocast, move_model, resolve_precision, set_arithmetic
+from tasks.learning.modeling import Classifier, autocast, move_model, resolve_precision, set_arithmetic
 from tests.learning import training
 
 CPU = torch.device("cpu")

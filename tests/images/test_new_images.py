@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from storage import commits, files, manifest, tables
+from storage import files, manifest, tables
+from storage.kinds import PREDICTIONS
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.images import user_images
 from tasks.ingest import ingest
@@ -16,6 +17,7 @@ from tasks.learning import decode
 from tasks.planning import predict_request
 from tasks.predict import predict
 from tasks.runners.runner import InProcessRunner
+from tests import committed
 from tests.image_folder import encoded
 from tests.planning.conftest import NAMES
 from tests.storage.results import promote
@@ -65,7 +67,7 @@ def test_a_dataset_of_another_image_size_is_refused_before_anything_begins(model
     uri = DatasetURI(f"{models}/datasets/raw/others-0123456789ab")
     listed = [manifest.File(path="test", split="test", size=1, rows=1, sha256="")]
     schema = {"columns": {}, "metadata": {"shape": "[8, 8, 3]", "dtype": "uint8", "classes": '["a"]'}}
-    commits.commit(uri, kind="raw", parents={}, parameters={"data": "others"}, listed=listed, schema=schema)
+    committed.commit(uri, "raw", listed, parameters={"data": "others"}, schema=schema)
     with pytest.raises(ValueError, match=r"^--data: its images have shape \(8, 8, 3\), but model .* expects \(28, 28"):
         request(models, uri, model="champion:letters")
 
@@ -104,7 +106,7 @@ def test_the_same_request_is_found_and_what_was_cut_off_goes_on_by_part(models: 
     before = manifest.load(found)
     files.remove(found.child(manifest.NAME))
     again = manifest.load(predicted(request(models, folder)))
-    assert (again.files, again.statistics["reused_parts"]) == (before.files, len(before.files))
+    assert (again.files, again.statistics_of(PREDICTIONS).reused_parts) == (before.files, len(before.files))
     (folder / "more.png").write_bytes(encoded(9, 1))
     asked = request(models, folder)
     assert asked.needs_ray and manifest.load(predicted(asked)).rows == 6
@@ -160,13 +162,10 @@ def test_of_several_champions_the_only_one_of_user_images_is_taken_or_one_has_to
         assert request(models, folder, model="champion:signs").checkpoint == target
         kinds = ("datasets/raw", "datasets/prepared", "checkpoints")
         raw, prepared, mine = (root.child(f"{kind}/photos-0a1b2c3d4e5f") for kind in kinds)
-        place = {"sources": [{"name": "a", "sha256": "", "url": str(models / "photos")}]}
-        commits.commit(raw, kind="raw", parents={}, parameters={"image_size": 28}, listed=[], statistics=place)
-        commits.commit(prepared, kind="prepared", parents={"raw": raw}, parameters={}, listed=[])
-        model = {"model": {"image_shape": [28, 28, 1], "classes": list(NAMES)}}
-        commits.commit(
-            mine, kind="checkpoint", parents={"prepared": prepared}, parameters={}, listed=[], statistics=model
-        )
+        sources = [{"name": "a", "sha256": "", "url": str(models / "photos")}]
+        committed.commit(raw, "raw", parameters={"image_size": 28}, sources=sources)
+        committed.commit(prepared, "prepared", parents={"raw": raw})
+        committed.commit(mine, "checkpoint", parents={"prepared": prepared}, model={"classes": NAMES})
         promote(root, "photos", CheckpointURI(mine))
         assert request(models, folder).checkpoint == mine
     finally:

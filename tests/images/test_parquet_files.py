@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage import error_policy, files, manifest, tables
+from storage.kinds import PREPARED, RAW
 from storage.uri import DatasetURI, Root
 from tasks.images import parquet_files
 from tasks.jobs.ingest import job
@@ -80,7 +81,7 @@ def test_each_form_of_images_and_labels_is_read_and_matched_by_name(tmp_path: Pa
     order = ("dog", "cat") if kind == "numbered otherwise" else ("cat", "dog")
     assert classes_of(raw) == order, "the order is the order of train, without names that have no rows"
     note = "column label; names without rows are left out: [owl]" if kind == "Hugging Face" else "column label"
-    assert manifest.load(raw).statistics["labels"] == note
+    assert manifest.load(raw).statistics_of(RAW).labels == note
     assert tables.read_split(raw, "train")["image"].equals(tables.read_split(raw, "test")["image"])
 
 
@@ -136,12 +137,12 @@ def test_rows_without_a_label_become_no_class_and_are_left_out_counted_and_named
     assert len(classes_of(raw)) == 2
     spec = jobs.to_prepare(Root(str(tmp_path)), raw, max_quarantined=0.2)
     preprocess.run(spec, LocalData())
-    statistics = manifest.load(spec.target).statistics
-    assert statistics["quarantined"] == {"label is missing": 3}
-    assert statistics["quarantined_files"] == [
+    statistics = manifest.load(spec.target).statistics_of(PREPARED)
+    assert statistics.quarantined == {"label is missing": 3}
+    assert statistics.quarantined_files == (
         "test-0.parquet (1 of 17 rows have no label)",
         "train-1.parquet (2 of 20 rows have no label)",
-    ]
+    )
 
 
 def test_images_that_are_missing_or_broken_have_no_pixels_and_a_reason(tmp_path: Path) -> None:
@@ -149,10 +150,10 @@ def test_images_that_are_missing_or_broken_have_no_pixels_and_a_reason(tmp_path:
     train = parquet(image=pa.array(paths, pa.struct({"bytes": pa.binary(), "path": pa.string()})), label=LABELS)
     raw = ingested(tmp_path, {"train.parquet": train, "test.parquet": SAME["bytes"]})
     assert tables.read_split(raw, "train")["image"].is_null().to_pylist() == [False, True, True, False]
-    unreadable = manifest.load(raw).statistics["unreadable"]
-    assert unreadable["count"] == 2
-    assert unreadable["named"][0] == "train.parquet row 1 (missing)"
-    assert unreadable["named"][1].startswith("train.parquet row 2 (not an image in a supported format")
+    unreadable = manifest.load(raw).statistics_of(RAW).unreadable
+    assert unreadable.count == 2
+    assert unreadable.named[0] == "train.parquet row 1 (missing)"
+    assert unreadable.named[1].startswith("train.parquet row 2 (not an image in a supported format")
 
 
 def footer_flipped(content: bytes) -> bytes:

@@ -57,7 +57,7 @@ def test_every_image_has_its_split_its_class_and_its_checksum(pictures: Path) ->
 
 
 def left_out(listed: user_images.UserImages) -> dict[str, tuple[int, list[str]]]:
-    return {one.reason: (one.count, one.first) for one in listed.left_out}
+    return {one.reason: (one.count, list(one.first)) for one in listed.left_out}
 
 
 def test_every_file_is_read_or_counted_with_the_reason_and_the_first_names(pictures: Path) -> None:

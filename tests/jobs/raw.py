@@ -1,7 +1,6 @@
 """Raw datasets of a few small images, and recipes for them."""
 
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from storage import commits, tables
+from storage import tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.images import user_files, user_images
 from tasks.jobs.train.make_loader import RankContext
@@ -19,6 +18,7 @@ from tasks.learning import images, loop, recipes
 from tasks.learning.recipes import Data, Recipe, Training
 from tasks.runners.runner import InProcessRunner
 from tasks.stages import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tests import committed
 
 CLASSES = ("dark", "light", "striped")
 PREPROCESS = {"split_seed": 0, "validation_fraction": 0.25, "max_quarantined": 0.1}
@@ -42,7 +42,7 @@ def write(root: Root, *, shape: tuple[int, int, int], train: int, test: int, par
         for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
             listed.append(tables.write_part(uri, table.slice(start, stop - start), split=split, index=index))
     schema = tables.describe(images.schema(shape, CLASSES))
-    commits.commit(uri, kind="raw", parents={}, parameters={}, listed=listed, schema=schema)
+    committed.commit(uri, "raw", listed, schema=schema)
     return uri
 
 
@@ -57,7 +57,7 @@ def write_prepared(
         for index, (ids, pixels) in enumerate(parts)
     ]
     schema = tables.describe(images.schema(shape, CLASSES))
-    commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=schema)
+    committed.commit(uri, "prepared", listed, schema=schema)
     return uri
 
 
@@ -71,7 +71,7 @@ def to_ingest(root: Root, folder: URI, **parameters: Any) -> IngestSpec:
         kind=found.kind,
         classes=list(found.classes),
         digest=found.digest,
-        left_out=[dataclasses.asdict(left_out) for left_out in found.left_out],
+        left_out=found.left_out,
         labels=found.labels,
         parameters={"data": found.name, "image_size": 8, "channels": 3} | parameters,
         target=DatasetURI(root.child(f"datasets/raw/{folder.name.replace(' ', '-')}-0123456789ab")),

@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
-from storage import commits, manifest
+from storage import manifest
 from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.jobs.preprocess.data_problems import find_data_problems
+from tests import committed
 
 _BALANCED = {split: {"cat": 100, "dog": 60} for split in ("train", "validation", "test")}
 
 
 def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
     uri = URI(f"{folder}/{kind}-0123456789ab")
-    commits.commit(uri, kind=kind, parents={}, parameters={}, listed=[], statistics=statistics)
+    committed.commit(uri, kind, **statistics)
     return manifest.load(uri)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from storage import files, manifest, tables
+from storage.kinds import RAW
 from storage.uri import DatasetURI, Root
 from tasks.download import download
 from tasks.ingest import ingest
@@ -50,9 +51,9 @@ def test_rows_are_numbered_in_the_order_of_the_source(asked: Plan, tmp_path: Pat
         assert found["id"].to_pylist() == list(range(len(expected)))
         assert found["label"].to_pylist() == expected[:, 0].tolist(), "a label of no class stays as it came"
         assert b"".join(found["image"].to_pylist()) == expected[:, 1:].tobytes()
-    assert made.statistics["class_counts"] == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 16}}
+    assert made.statistics_of(RAW).class_counts == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 16}}
     assert made.parent("files", of=asked.raw) == asked.files
-    assert [source["sha256"] for source in made.statistics["sources"]] == [f.sha256 for f in pets.SOURCE.files]
+    assert [source.sha256 for source in made.statistics_of(RAW).sources] == [f.sha256 for f in pets.SOURCE.files]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from storage import manifest, tables
+from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED, RAW
 from storage.uri import URI, DatasetURI, Root
 from tasks.learning import images, recipes
 from tasks.learning.transforms import Transform
@@ -54,9 +55,8 @@ def test_raw_rows_are_the_files_and_decode_to_the_pixels_of_decoded_ones(folder:
     uris = [DatasetURI(str(folder / one / "datasets/raw/photos-0123456789ab")) for one in ("pixels", "files")]
     old, new = map(manifest.load, uris)
     assert pixels_of(uris[0], "train", "test") == pixels_of(uris[1], "train", "test")
-    assert {name: new.statistics[name] for name in ("unreadable", "class_counts")} == {
-        name: old.statistics[name] for name in ("unreadable", "class_counts")
-    }
+    assert new.statistics_of(RAW).unreadable == old.statistics_of(RAW).unreadable
+    assert new.statistics_of(RAW).class_counts == old.statistics_of(RAW).class_counts
     contents = {path.read_bytes() for path in (folder / "photos/train").rglob("*.*") if path.is_file()}
     stored = [one for one in tables.read_split(uris[1], "train")["image"].to_pylist() if one is not None]
     assert stored and set(stored) <= contents
@@ -67,17 +67,12 @@ def test_raw_rows_are_the_files_and_decode_to_the_pixels_of_decoded_ones(folder:
 
 
 def test_prepared_statistics_are_those_of_the_decoded_pixels(folder: Path, prepared: DatasetURI) -> None:
-    new, old = (
-        manifest.load(prepared),
-        manifest.load(DatasetURI(str(prepared).replace("/files/datasets", "/pixels/datasets"))),
-    )
+    decoded = DatasetURI(str(prepared).replace("/files/datasets", "/pixels/datasets"))
+    new, old = (manifest.load(dataset).statistics_of(PREPARED) for dataset in (prepared, decoded))
     pixels, _ = images.to_arrays(tables.read_split(prepared, "train"), _SHAPE)
-    assert np.allclose(new.statistics["mean"], pixels.reshape(-1, 3).mean(0))
-    assert np.allclose(new.statistics["std"], pixels.reshape(-1, 3).std(0))
-    assert new.statistics["quarantined"] == old.statistics["quarantined"] and sum(
-        new.statistics["quarantined"].values()
-    ) == len(BROKEN)
-    assert new.statistics["quarantined_files"] == old.statistics["quarantined_files"]
+    assert np.allclose(new.mean, pixels.reshape(-1, 3).mean(0)) and np.allclose(new.std, pixels.reshape(-1, 3).std(0))
+    assert new.quarantined == old.quarantined and sum(new.quarantined.values()) == len(BROKEN)
+    assert new.quarantined_files == old.quarantined_files
 
 
 def test_a_rows_draws_depend_on_seed_epoch_and_id_alone(prepared: DatasetURI) -> None:
@@ -122,7 +117,7 @@ def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predic
         [file.sha256 for file in manifest.load(one.target).files if "weights" in file.path] for one in (whole, cut)
     ]
     assert weights[0] == weights[1] and weights[0]
-    assert manifest.load(cut.target).statistics["loader"] == "ray-data"
+    assert manifest.load(cut.target).statistics_of(CHECKPOINT).loader == "ray-data"
     source = DatasetURI(str(prepared).replace("/prepared/", "/raw/"))
     spec = raw.to_predict(Root(str(tmp_path)), cut.target, source)
     run(spec)
@@ -130,7 +125,7 @@ def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predic
     is_missing = tables.read_split(source, "train")["image"].is_null()
     assert rows["id"] == tables.read_split(source, "train")["id"]
     assert rows["prediction"].is_null() == rows["probability_pears"].is_null() == is_missing
-    assert manifest.load(spec.target).statistics["unpredicted"] == len(BROKEN)
+    assert manifest.load(spec.target).statistics_of(PREDICTIONS).unpredicted == len(BROKEN)
 
 
 def test_a_loader_that_decodes_nothing_is_refused_by_name() -> None:

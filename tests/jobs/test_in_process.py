@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from storage import files, manifest
+from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED
+from storage.statistics import EpochMetrics, SplitRule
 from storage.uri import DatasetURI, Root
 from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.train import attempts
 from tasks.learning import training_state, user_code
-from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.stages import TrainSpec
 from tests.jobs import raw
 from tests.jobs.raw import run
@@ -25,9 +26,9 @@ def weights(spec: TrainSpec) -> dict[str, torch.Tensor]:
     return training_state.load_model(spec.target)[0].state_dict()
 
 
-def history_of(spec: TrainSpec) -> list[EpochMetrics]:
+def history_of(spec: TrainSpec) -> tuple[EpochMetrics, ...]:
     """What was committed; measured times play no part in a comparison."""
-    return [EpochMetrics(**row) for row in manifest.load(spec.target).statistics["history"]]
+    return manifest.load(spec.target).statistics_of(CHECKPOINT).history
 
 
 _DRAWING = {
@@ -56,9 +57,9 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     assert same(weights(cut), weights(whole))
     assert history_of(cut) == history_of(whole)
     assert not files.exists(cut.scratch.child("attempt-1/_attempt.json")), "what is not needed any more is removed"
-    split = manifest.load(prepared).statistics["split"]
-    assert manifest.load(cut.target).statistics["split"] == split, "what a warm start is compared with"
-    assert split == {"split_seed": 0, "validation_fraction": 0.25, "group": "none", "store": "pixels"}
+    split = manifest.load(prepared).statistics_of(PREPARED).split
+    assert manifest.load(cut.target).statistics_of(CHECKPOINT).split == split, "what a warm start is compared with"
+    assert split == SplitRule(split_seed=0, validation_fraction=0.25, group="none", store="pixels")
 
 
 def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is_kept(
@@ -109,7 +110,7 @@ def test_parts_that_were_predicted_with_other_weights_are_predicted_again(prepar
         run(spec)
         run(to_predict)
         made = manifest.load(to_predict.target)
-        return made.statistics["reused_parts"], [file.sha256 for file in made.files]
+        return made.statistics_of(PREDICTIONS).reused_parts, [file.sha256 for file in made.files]
 
     parts = predict_again(first)[1]
     assert predict_again(first) == (len(parts), parts), "the same weights: nothing is lost"

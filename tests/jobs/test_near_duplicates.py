@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from storage import files, manifest, tables
+from storage.kinds import PREPARED
 from storage.manifest import Manifest
 from storage.uri import URI, Root
 from tasks.images import row_tables
@@ -95,22 +96,28 @@ def test_planted_copies_are_found_named_by_kind_told_and_shown_and_hardly_any_ot
     planted = write(tmp_path / "photos", has_splits=True)
     plan = planned(tmp_path)
     recorded = prepared(plan)
-    counts = recorded.statistics["near_duplicates"]
-    listed = [{"kind": kind} | pair for kind in near_duplicates.KINDS for pair in counts[kind]["worst"]]
-    pairs = {frozenset((pair["first"]["place"], pair["second"]["place"])) for pair in listed}
+    counts = recorded.statistics_of(PREPARED).near_duplicates
+    assert counts is not None
+    listed = [pair for kind in near_duplicates.KINDS for pair in counts[kind].worst]
+    pairs = {frozenset((pair.first.place, pair.second.place)) for pair in listed}
     expected = set(map(frozenset, planted))
     assert len(pairs & expected) >= 0.95 * len(expected) and len(pairs - expected) <= NUM * 6 / 1000
-    kinds = [pair["kind"] for pair in listed]
-    assert kinds == sorted(kinds, key=near_duplicates.KINDS.index) and set(kinds) == {LEAK, LABELS, WITHIN}
-    assert {kind: counts[kind]["count"] for kind in counts} == {kind: kinds.count(kind) for kind in kinds}
+    assert counts.keys() == {LEAK, LABELS, WITHIN}
+    assert all(each.count == len(each.worst) > 0 for each in counts.values())
     (warning,) = [line for line in caplog.messages if LEAK in line]
     first = listed[0]
-    assert f"WARNING: {kinds.count(LEAK)} pairs of near duplicates {LEAK}" in warning
-    assert f"{first['first']['place']} ~ {first['second']['place']}" in warning
+    assert f"WARNING: {counts[LEAK].count} pairs of near duplicates {LEAK}" in warning
+    assert f"{first.first.place} ~ {first.second.place}" in warning
     shown = pictures.of_data(plan.prepared)["near_duplicates"]
-    assert [pair["kind"] for pair in shown] == [kind for kind in near_duplicates.KINDS for _ in range(8)]
-    one, other = (shown[0][side]["image"].astype(int) for side in ("first", "second"))
+    assert [pair.kind for pair in shown] == [kind for kind in near_duplicates.KINDS for _ in range(8)]
+    one, other = (image.astype(int) for image in shown[0].images)
     assert one.shape == (32, 32, 3) and np.abs(one - other).mean() < 12, "the images of this pair"
+
+
+def num_leaks(dataset: manifest.Manifest) -> int:
+    counts = dataset.statistics_of(PREPARED).near_duplicates
+    assert counts is not None
+    return counts[LEAK].count
 
 
 @pytest.mark.parametrize("root", ["local"], indirect=True)
@@ -124,9 +131,9 @@ def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_
     usual, grouped = planned(tmp_path, **place), planned(tmp_path, "split.group=near_duplicates", **place)
     assert "group" not in usual.ingest.values | usual.preprocess and usual.raw != grouped.raw
     before = prepared(usual)
-    assert before.statistics["near_duplicates"][LEAK]["count"] > 0
+    assert num_leaks(before) > 0
     after = prepared(grouped)
-    assert after.statistics["near_duplicates"][LEAK]["count"] == 0
+    assert num_leaks(after) == 0
     split = sides(grouped)
     assert sum(split[first] != split[second] for first, second in planted) <= 0.05 * len(planted)
     of_before = sides(usual)

@@ -8,14 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage import commits, files, manifest, tables
+from storage import files, manifest, tables
+from storage.kinds import PREPARED
 from storage.manifest import Manifest
+from storage.statistics import Contradictions, Overlap
 from storage.uri import DatasetURI, Root
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.preprocess.job import exact_sums
 from tasks.learning import images, training_state
 from tasks.stages import PreprocessSpec
+from tests import committed
 from tests.jobs import raw
 from tests.learning.training import same
 
@@ -56,7 +59,7 @@ def prepare(
         if len(table)
     ]
     made_from = {"ingest": 1} if is_user_images else {}
-    commits.commit(raw, kind="raw", parents={}, parameters=made_from, listed=listed, schema=tables.describe(COLUMNS))
+    committed.commit(raw, "raw", listed, parameters=made_from, schema=tables.describe(COLUMNS))
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
     preprocess.run(
         PreprocessSpec(storage=Root(str(folder)), deadline_s=600, source=raw, target=prepared, parameters=parameters),
@@ -92,7 +95,7 @@ REASONS = {
 class TestUnusableRows:
     def test_they_are_left_out_counted_by_reason_and_listed_and_all_others_are_kept(self, tmp_path: Path) -> None:
         made = prepare(tmp_path, rows(0, 40, **BAD_ROWS), rows(100, 10))
-        assert made.statistics["quarantined"] == REASONS
+        assert made.statistics_of(PREPARED).quarantined == REASONS
         target = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
         listed = tables.read_split(target, "quarantine").to_pandas()
         assert sorted(listed["row"]) == list(range(7, 11))
@@ -111,7 +114,7 @@ class TestUnusableRows:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         made = prepare(tmp_path, rows(0, 40), rows(16, 50))  # 24 of its images are those of rows 16 to 39
-        assert made.statistics["test_rows_in_train"] == {"count": 24, "ids": list(range(20))}
+        assert made.statistics_of(PREPARED).test_rows_in_train == Overlap(count=24, ids=tuple(range(20)))
         assert sum(file.rows or 0 for file in made.split("test")) == 50
         warnings = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
         assert len(warnings) == 1 and "24 test rows also in train or validation" in warnings[0]
@@ -123,11 +126,9 @@ def test_images_in_two_classes_are_counted_named_told_and_kept(
     cat, dog = (number.to_bytes(4, "big") for number in (2, 101))
     train, test = rows(0, 40, image={5: cat, 8: cat}), rows(100, 10, image={3: cat, 4: dog})
     made = prepare(tmp_path, train, test)
-    assert made.statistics["images_in_two_classes"] == {
-        "count": 2,
-        "rows": 6,
-        "named": ["test id 1 (dog), test id 4 (cat)", "test id 3 (dog), train id 2 (cat)"],
-    }
+    assert made.statistics_of(PREPARED).images_in_two_classes == Contradictions(
+        count=2, rows=6, named=("test id 1 (dog), test id 4 (cat)", "test id 3 (dog), train id 2 (cat)")
+    )
     assert sum(file.rows or 0 for file in made.files) == 50
     (warning,) = [line for line in capsys.readouterr().out.splitlines() if "more than one class" in line]
     assert warning.startswith("WARNING: 2 images in more than one class, on 6 rows: every model is wrong about some of")
@@ -143,7 +144,9 @@ def test_of_ones_own_test_images_each_counts_once_in_its_class(tmp_path: Path, *
     uri = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
     left_out = [4, 6, 7] if is_user_images else []  # but not row 8, the same image in another class
     assert tables.read_split(uri, "test")["id"].to_pylist() == [id_ for id_ in range(10) if id_ not in left_out]
-    assert made.statistics["quarantined"] == ({"copy of another test row of its class": 3} if is_user_images else {})
+    assert made.statistics_of(PREPARED).quarantined == (
+        {"copy of another test row of its class": 3} if is_user_images else {}
+    )
     if is_user_images:
         assert tables.read_split(uri, "quarantine")["id"].to_pylist() == left_out
 
@@ -164,7 +167,7 @@ def test_other_test_rows_or_none_that_can_be_read_give_the_same_rows_statistics_
         raw.run(prepare)
         prepared = manifest.load(prepare.target)
         rows.append([file.sha256 for split in ("train", "validation") for file in prepared.split(split)])
-        statistics.append([prepared.statistics[name] for name in ("mean", "std")])
+        statistics.append([prepared.statistics_of(PREPARED).mean, prepared.statistics_of(PREPARED).std])
         for file in prepared.split("test"):
             files.remove(prepare.target.child(file.path))
         train = raw.to_train(root, prepare.target, epochs=2)

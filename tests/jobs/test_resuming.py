@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from storage import files, manifest
+from storage.kinds import CHECKPOINT, PREDICTIONS
 from storage.uri import DatasetURI, Root
 from tasks.jobs.errors import JobFailed
 from tasks.jobs.train import attempts, train_loop
@@ -49,12 +50,12 @@ class TestTraining:
             raw.train(spec, cut=4)
         monkeypatch.setattr(train_loop, "resolve_precision", lambda *_: "fp32")
         assert raw.train(spec) == [4]
-        statistics = manifest.load(spec.target).statistics
-        assert statistics["resolved"]["precision"] == "fp32"
-        first, second = statistics["hardware"]
+        statistics = manifest.load(spec.target).statistics_of(CHECKPOINT)
+        assert statistics.resolved.precision == "fp32"
+        first, second = statistics.hardware
         assert first == "bf16 on cpu: this, torch 2.99.0"
         assert second.startswith("fp32 on cpu: ") and second.endswith(f", torch {torch.__version__}")
-        assert not statistics["is_reproducible"]
+        assert not statistics.is_reproducible
 
     def test_training_that_only_lacks_its_commit_is_committed_as_it_is(
         self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -66,9 +67,9 @@ class TestTraining:
             with pytest.raises(JobFailed, match="no commit"):
                 run(spec)
         assert raw.train(spec) == []
-        statistics = manifest.load(spec.target).statistics
-        assert statistics["is_reproducible"]
-        assert statistics["hardware"] == ["fp32 on cpu: another, torch 2.99.0"]
+        statistics = manifest.load(spec.target).statistics_of(CHECKPOINT)
+        assert statistics.is_reproducible
+        assert statistics.hardware == ("fp32 on cpu: another, torch 2.99.0",)
 
     @pytest.mark.parametrize(("is_mixed", "used"), [(False, 2), (True, 1)])
     def test_resume_takes_the_threads_of_another_machine_only_as_far_as_this_one_has_them(
@@ -85,7 +86,7 @@ class TestTraining:
         finally:
             torch.set_num_threads(threads)
         _, meta = next(attempts.described(spec.scratch))
-        assert (meta.epoch, meta.resolved["threads"]) == (2, used)
+        assert (meta.epoch, meta.resolved.threads) == (2, used)
 
     def test_training_of_a_gpu_goes_on_without_one(
         self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -96,21 +97,22 @@ class TestTraining:
             raw.train(spec, cut=3)
         for file in Path(spec.scratch).glob(f"attempt-1/epoch-*/{META}"):
             meta = Meta.model_validate_json(file.read_bytes())
-            on_gpu = meta.model_copy(update={"resolved": meta.resolved | {"device": "cuda", "precision": "bf16"}})
+            resolved = meta.resolved.model_copy(update={"device": "cuda", "precision": "bf16"})
+            on_gpu = meta.model_copy(update={"resolved": resolved})
             file.write_text(on_gpu.signed().model_dump_json())
         automatic = spec.model_copy(update={"workers": None})
         assert attempts.workers_before(automatic) == 1, "`auto` keeps the number of workers that it began with"
         assert raw.train(spec) == [3]
-        statistics = manifest.load(spec.target).statistics
-        assert statistics["resolved"]["device"] == "cpu"
-        assert [part.split()[2] for part in statistics["hardware"]] == ["cuda:", "cpu:"]
+        statistics = manifest.load(spec.target).statistics_of(CHECKPOINT)
+        assert statistics.resolved.device == "cpu"
+        assert [part.split()[2] for part in statistics.hardware] == ["cuda:", "cpu:"]
 
 
 def test_only_one_kind_of_cpu_in_fp32_is_reproducible() -> None:
     here = hardware.here(torch.device("cpu"), precision="fp32")
     for parts in ((here, f"{here}, another"), (here.replace("cpu", "cuda"),), (here.replace("fp32", "bf16"),)):
-        assert not hardware.recorded(parts)["is_reproducible"]
-    assert hardware.recorded((here,))["is_reproducible"]
+        assert not hardware.is_reproducible(parts)
+    assert hardware.is_reproducible((here,))
 
 
 def to_predict(folder: Path, trained: TrainSpec) -> PredictSpec:
@@ -132,6 +134,6 @@ def test_parts_of_an_interrupted_prediction_are_used_with_whatever_version_and_t
     for name in [manifest.NAME, *parts[:3]]:
         files.remove(spec.target.child(name))
     run(spec)
-    statistics = manifest.load(spec.target).statistics
-    assert (statistics["reused_parts"], len(statistics["hardware"])) == (3, versions)
-    assert statistics["is_reproducible"] == (versions == 1)
+    statistics = manifest.load(spec.target).statistics_of(PREDICTIONS)
+    assert (statistics.reused_parts, len(statistics.hardware)) == (3, versions)
+    assert statistics.is_reproducible == (versions == 1)

@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy, nll_loss
 
 from storage import files, manifest, tables
+from storage.kinds import CHECKPOINT
 from storage.uri import DatasetURI, Root
 from tasks.jobs.train import choices
 from tasks.learning import images, inference, training_state
@@ -30,9 +31,9 @@ def test_checkpoint_of_every_second_epoch_is_resumed_from_and_the_best_of_them_i
     assert raw.train(cut) == [3, 4, 5]
     (model, meta), (expected, _) = (training_state.load_model(spec.target) for spec in (cut, whole))
     assert same(model.state_dict(), expected.state_dict())
-    kept = [row for row in meta.history if row["epoch"] in (2, 4, 5)]
+    kept = [row for row in meta.history if row.epoch in (2, 4, 5)]
     assert len(meta.history) == 5
-    assert meta.best_epoch == meta.epoch == min(kept, key=lambda row: row["validation_loss"])["epoch"]
+    assert meta.best_epoch == meta.epoch == min(kept, key=lambda row: row.validation_loss).epoch
 
 
 def test_training_that_stops_early_and_is_resumed_ends_at_the_same_epoch(
@@ -41,17 +42,17 @@ def test_training_that_stops_early_and_is_resumed_ends_at_the_same_epoch(
     root, changes = Root(str(tmp_path)), {"epochs": 30, "early_stop": 2, "learning_rate": 0.1}
     whole, cut = (raw.to_train(root, prepared, name=name, **changes) for name in ("whole", "cut"))
     run(whole)
-    statistics = manifest.load(whole.target).statistics
-    last, best = len(statistics["history"]), statistics["best_epoch"]
-    assert (statistics["stopped_early"], last) == (True, best + 2)
+    statistics = manifest.load(whole.target).statistics_of(CHECKPOINT)
+    last, best = len(statistics.history), statistics.best_epoch
+    assert (statistics.stopped_early, last) == (True, best + 2)
     raw.train(cut, cut=last)
     with caplog.at_level("INFO"):
         assert raw.train(cut) == [last]
     assert f"stopped after epoch {last} of 30: no lower validation loss since epoch {best}" in caplog.text
     (model, meta), (expected, _) = (training_state.load_model(spec.target) for spec in (cut, whole))
     assert same(model.state_dict(), expected.state_dict()) and model.spec == expected.spec
-    assert meta.epoch == best and model.spec.temperature == statistics["temperature"] != 1
-    assert statistics["temperature"] == statistics["history"][best - 1]["temperature"]
+    assert meta.epoch == best and model.spec.temperature == statistics.temperature != 1
+    assert statistics.temperature == statistics.history[best - 1].temperature
 
 
 def test_temperature_of_a_checkpoint_lowers_the_loss_of_validation_rows_and_changes_no_class(
@@ -63,7 +64,7 @@ def test_temperature_of_a_checkpoint_lowers_the_loss_of_validation_rows_and_chan
     model, meta = training_state.load_model(spec.target)
     with torch.inference_mode():
         logits = model(torch.from_numpy(pixels.copy()))
-    loss = meta.history[meta.epoch - 1]["validation_loss"]
+    loss = meta.history[meta.epoch - 1].validation_loss
     assert cross_entropy(logits, torch.tensor(labels)).item() == pytest.approx(loss, rel=1e-4)
     probabilities = inference.load(spec.target)(pixels)
     assert nll_loss(probabilities.log(), torch.tensor(labels)).item() < loss - 0.01

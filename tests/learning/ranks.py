@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from tasks.learning.epoch_metrics import EpochMetrics
+from storage.statistics import EpochMetrics
 from tasks.learning.loop import Batch
 from tests.learning import training
 

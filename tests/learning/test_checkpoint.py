@@ -10,22 +10,25 @@ from typing import Any
 import pytest
 import torch
 
-from storage import commits, manifest
+from storage import manifest
+from storage.kinds import CHECKPOINT
 from storage.manifest import Parent
+from storage.statistics import EpochMetrics
 from storage.uri import URI, CheckpointURI
 from tasks.jobs.train import attempts
 from tasks.learning import checkpoint, training_state
 from tasks.learning.checkpoint import FILES, META, TRAINING, WEIGHTS, WrongResume
-from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
 from tasks.learning.sources import Split
+from tests import committed
+from tests.committed import RESOLVED
 from tests.learning import training
 from tests.learning.training import same, weights
 
 pytestmark = pytest.mark.usefixtures("more_models")
 
 PREPARED = "0123456789ab"
-FIELDS: dict[str, Any] = {"parameters": {"epochs": 3, "seed": 0}, "resolved": {"workers": 1, "precision": "fp32"}}
+FIELDS: dict[str, Any] = {"parameters": {"epochs": 3, "seed": 0}, "resolved": RESOLVED}
 EPOCHS = {1: "attempt-1/epoch-0001", 2: "attempt-1/epoch-0002", 3: "attempt-2/epoch-0003"}
 """Where each epoch lies: the first attempt was cut off after two, the second made the last."""
 VALIDATION_LOSSES = [0.5, 0.4, 0.6]
@@ -133,7 +136,11 @@ class TestRestore:
         [
             ("ba9876543210", {}, f"dataset: {PREPARED} in the interrupted run, ba9876543210 now; use"),
             (PREPARED, {"parameters": {"epochs": 4}}, "parameters: {.*} in the interrupted run, {'epochs': 4} now"),
-            (PREPARED, {"resolved": {"workers": 2}}, "workers: 1 in the interrupted run, 2 now; use"),
+            (
+                PREPARED,
+                {"resolved": RESOLVED.model_copy(update={"workers": 2})},
+                "workers: 1 in .*, 2 now; use",
+            ),
         ],
     )
     def test_checkpoint_of_another_run_is_refused_by_name(
@@ -150,18 +157,18 @@ class TestCommit:
     def test_committed_model_gives_what_the_best_epoch_gave_and_tells_of_all_epochs_and_where_it_comes_from(
         self, run: Run, scratch: URI, target: CheckpointURI, digits: dict[str, Split]
     ) -> None:
-        committed = commit(scratch, target)
+        made = commit(scratch, target)
         model, meta = training_state.load_model(target)
         trained = new_trainer(digits).model.eval()
         trained.load_state_dict(run.weights[1])
         pixels, _ = training.rows(digits["test"], 0, 64)
         with torch.inference_mode():
             assert torch.equal(model(pixels), trained(pixels))
-        assert (meta.epoch, meta.model["classes"]) == (2, list("0123456789"))
-        history = [vars(metrics) for metrics in run.history]
-        assert meta.history == committed.statistics["history"] == history and committed.statistics["best_epoch"] == 2
-        assert committed.parents == {"prepared": parent()}
-        assert {"parameters": committed.parameters, "resolved": committed.statistics["resolved"]} == FIELDS
+        assert (meta.epoch, meta.model.classes) == (2, tuple("0123456789"))
+        recorded = made.statistics_of(CHECKPOINT)
+        assert meta.history == recorded.history == tuple(run.history) and recorded.best_epoch == 2
+        assert made.parents == {"prepared": parent()}
+        assert {"parameters": made.parameters, "resolved": recorded.resolved} == FIELDS
 
     @pytest.mark.parametrize(
         ("damaged", "message"),
@@ -181,13 +188,13 @@ class TestCommit:
     def test_something_else_than_a_committed_checkpoint_is_refused(self, target: CheckpointURI) -> None:
         with pytest.raises(FileNotFoundError, match=f"{target} is not committed"):
             training_state.load_model(target)
-        commits.commit(target, kind="raw", parents={}, parameters={}, listed=[])
+        committed.commit(target, "raw")
         with pytest.raises(ValueError, match=f"{target} is not a checkpoint: its kind is 'raw'"):
             training_state.load_model(target)
 
 
 def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:
-    return attempts.commit(scratch, target, parents={"prepared": parent()}, statistics={})
+    return attempts.commit(scratch, target, parents={"prepared": parent()}, **committed.ENDED)
 
 
 def parent() -> Parent:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from storage.statistics import EpochMetrics
 from tasks.learning import loop
-from tasks.learning.epoch_metrics import EpochMetrics, choose_batch_size, choose_class_weights, is_last
+from tasks.learning.epoch_metrics import choose_batch_size, choose_class_weights, is_last
 from tasks.learning.loop import Batch
 from tasks.learning.sources import Split
 from tests.learning import training

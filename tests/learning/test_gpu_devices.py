@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from storage.statistics import ModelSpec
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
-from tasks.learning.modeling import Classifier, ModelSpec, move_model, resolve_precision
+from tasks.learning.modeling import Classifier, move_model, resolve_precision
 from tests.learning import training
 from tests.learning.training import CPU
 

@@ -12,6 +12,7 @@ from storage.uri import CheckpointURI, Root
 from tasks.jobs.train import attempts
 from tasks.learning import checkpoint, decode, inference, training_state
 from tasks.learning.sources import Split
+from tests.committed import ENDED, RESOLVED
 from tests.image_folder import encoded, picture
 from tests.learning import training
 from tests.storage.results import promote
@@ -33,12 +34,12 @@ def commit_model(root: Root, digits: dict[str, Split], *, precision: str) -> Che
     )
     history = [trainer.run_epoch(1)]
     scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
-    about: dict[str, Any] = {"parameters": {}, "resolved": {"precision": precision}}
+    about: dict[str, Any] = {"parameters": {}, "resolved": RESOLVED.model_copy(update={"precision": precision})}
     checkpoint.write(
         scratch.child("attempt-1/epoch-0001"), training_state.take(trainer, history, prepared="0", fields=about)
     )
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
-    attempts.commit(scratch, target, parents={"prepared": prepared}, statistics={})
+    attempts.commit(scratch, target, parents={"prepared": prepared}, **ENDED)
     return target
 
 

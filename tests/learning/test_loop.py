@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from storage.statistics import EpochMetrics
 from tasks.learning.augmentation import shifted
-from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss
+from tasks.learning.epoch_metrics import NonFiniteLoss
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.sources import Split

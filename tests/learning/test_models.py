@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from storage.statistics import ModelSpec
 from tasks.learning import models, recipes
-from tasks.learning.modeling import Classifier, ModelSpec, head_of
+from tasks.learning.modeling import Classifier, head_of
 from tasks.learning.sources import USER_IMAGES, load
 
 

@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from storage.statistics import ModelSpec
 from tasks.learning import pretrained
 from tasks.learning.downloading import DownloadFailed, WrongChecksum
-from tasks.learning.modeling import Classifier, ModelSpec, head_of
+from tasks.learning.modeling import Classifier, head_of
 from tests.learning import lite0
 
 

@@ -1,12 +1,12 @@
 """Slices that are named are worse, and hardly ever is one named by chance."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from storage.statistics import Slice
 from tasks.learning import slices
 
 ROWS = 600
@@ -20,8 +20,8 @@ def facts(generator: np.random.Generator, *, rows: int = ROWS) -> pd.DataFrame:
     return pd.DataFrame({fact: generator.choice(names, rows, p=chances) for fact in "abcde"})
 
 
-def worse_slices(result: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(entry["fact"], entry["value"]) for entry in slices.worse(result["slices"])]
+def worse_slices(result: list[Slice]) -> list[tuple[str, str]]:
+    return [(entry.fact, entry.value) for entry in slices.worse(result)]
 
 
 def test_planted_slice_is_named_and_no_other() -> None:
@@ -30,10 +30,11 @@ def test_planted_slice_is_named_and_no_other() -> None:
     chance = np.where(known["b"] == "number 4", 0.5, 0.9)
     result = slices.find(known, labels, generator.random(ROWS) < chance)
     assert worse_slices(result) == [("b", "number 4")]
-    entry = slices.worse(result["slices"])[0]
-    assert entry["accuracy"] < 0.7 < 0.85 < entry["others"] and entry["p_value"] < entry["p_corrected"] < 0.05
-    assert entry["interval"][0] < entry["accuracy"] < entry["interval"][1]
-    assert slices.describe(entry).startswith(f"b number 4: accuracy {entry['accuracy']:.4f} of {entry['rows']} rows")
+    entry = slices.worse(result)[0]
+    assert entry.others and entry.p_value and entry.p_corrected
+    assert entry.accuracy < 0.7 < 0.85 < entry.others and entry.p_value < entry.p_corrected < 0.05
+    assert entry.interval[0] < entry.accuracy < entry.interval[1]
+    assert slices.describe(entry).startswith(f"b number 4: accuracy {entry.accuracy:.4f} of {entry.rows} rows")
 
 
 @pytest.mark.parametrize("accuracy", [0.5, 0.9])
@@ -54,9 +55,9 @@ def test_slice_of_a_hard_class_is_not_worse_for_that() -> None:
     known = pd.DataFrame({"only": only, "mostly": mostly, "whole": labels}).astype(str)
     result = slices.find(known, labels, is_right)
     assert worse_slices(result) == []
-    by_name = {(entry["fact"], entry["value"]): entry for entry in result["slices"]}
-    assert by_name["mostly", "True"]["accuracy"] < 0.65 < by_name["mostly", "False"]["accuracy"]
-    assert by_name["whole", "0"]["p_value"] is None and by_name["whole", "0"]["others"] is None
+    by_name = {(entry.fact, entry.value): entry for entry in result}
+    assert by_name["mostly", "True"].accuracy < 0.65 < by_name["mostly", "False"].accuracy
+    assert by_name["whole", "0"].p_value is None and by_name["whole", "0"].others is None
 
 
 def test_p_value_is_the_share_of_all_ways_to_draw_the_wrong_rows() -> None:
@@ -75,5 +76,5 @@ def test_values_of_few_rows_and_a_fact_of_one_value_are_no_slices() -> None:
     many = [f"folder {number:02}" for number in range(30) for _ in range(25)]
     known = pd.DataFrame({"one": ["x"] * 770, "many": [*many, *(["rare"] * 19), None]})
     result = slices.find(known, np.zeros(770, int), np.arange(770) % 3 > 0)
-    assert [entry["value"] for entry in result["slices"]] == [f"folder {number:02}" for number in range(20)]
-    assert slices.find(pd.DataFrame(index=range(3)), np.zeros(3, int), np.ones(3, bool))["slices"] == []
+    assert [entry.value for entry in result] == [f"folder {number:02}" for number in range(20)]
+    assert slices.find(pd.DataFrame(index=range(3)), np.zeros(3, int), np.ones(3, bool)) == []

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from storage.statistics import ModelSpec
 from tasks.learning import step
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
-from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.modeling import Classifier
 from tasks.learning.sources import Split
 from tests.learning import training
 from tests.learning.training import CPU, computed, small

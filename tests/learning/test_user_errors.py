@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from storage.statistics import ModelSpec
 from tasks.learning import user_code
-from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.modeling import Classifier
 from tasks.learning.user_code import UserCodeError
 
 RECIPE = """

@@ -8,18 +8,19 @@ from typing import Any
 
 import torch
 
+from storage.statistics import EpochMetrics, ModelSpec
 from storage.uri import URI
 from tasks.learning import augmentation, checkpoint, models, recipes, training_state
-from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
-from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.modeling import Classifier
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Split
 from tasks.learning.sources.mnist import CLASSES
+from tests.committed import RESOLVED
 
 CPU = torch.device("cpu")
-FIELDS: dict[str, Any] = {"parameters": {}, "resolved": {}}
+FIELDS: dict[str, Any] = {"parameters": {}, "resolved": RESOLVED}
 PREPARED = "0123456789ab"
 """Fingerprint of the dataset of every run."""
 _MORE_MODELS = str(Path(__file__).parent / "more_models")

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from storage.uri import CheckpointURI, Root
 from tasks.jobs.train import attempts
 from tasks.learning import checkpoint, training_state
 from tasks.learning.sources import Split
+from tests.committed import ENDED
 from tests.learning import training
 from tests.learning.conftest import digits
 from tests.storage.results import promote
@@ -29,11 +29,9 @@ def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -
     )
     trainer.model.spec = dataclasses.replace(trainer.model.spec, classes=NAMES)
     scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/letters-0123456789ab"))
-    about: dict[str, Any] = {"parameters": {}, "resolved": {"precision": "fp32"}}
-    snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", fields=about)
+    snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", fields=training.FIELDS)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
-    model = {"image_shape": [28, 28, 1], "classes": list(NAMES), "temperature": 1.0}
-    attempts.commit(scratch, target, parents={"prepared": prepared}, statistics={"model": model})
+    attempts.commit(scratch, target, parents={"prepared": prepared}, **ENDED)
     promote(root, "letters", target)
     return Path(root)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storage import access, commits, files, kinds, manifest, tables
+from storage import access, files, kinds, manifest, tables
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI
 from tasks.jobs.deadline import DeadlineExceeded
@@ -15,6 +15,7 @@ from tasks.learning import images, recipes
 from tasks.planning import make_plan, result_uris
 from tasks.planning.plan import Plan
 from tasks.resources import machine
+from tests import committed
 from tests.runs import CHECKOUT
 from tests.storage import results
 
@@ -94,10 +95,10 @@ def changed(made: Plan, other: Plan) -> list[str]:
     return [stage for stage in STAGES if uris(made)[stage] != uris(other)[stage]]
 
 
-def commit(uri: URI, *parents: URI, kind: str = "report") -> None:
+def commit(uri: URI, *parents: URI) -> None:
     """As if the work were done."""
-    roles = dict(zip(kinds.REPORT.parents, parents, strict=False))
-    commits.commit(uri, kind=kind, parents=roles, parameters={}, listed=[])
+    kind = next(kind for kind in kinds.KINDS.values() if f"/{kind.folder}/" in uri)
+    committed.commit(uri, kind.name, parents=dict(zip(kind.parents, parents, strict=False)))
 
 
 class TestURIs:
@@ -216,7 +217,7 @@ def raw_dataset(root: Path) -> str:
     if not manifest.is_committed(uri):
         listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
         schema = tables.describe(images.schema((28, 28, 1), ["0", "1"]))
-        commits.commit(uri, kind="raw", parents={}, parameters={"data": "mnist"}, listed=listed, schema=schema)
+        committed.commit(uri, "raw", listed, parameters={"data": "mnist"}, schema=schema)
     return uri
 
 

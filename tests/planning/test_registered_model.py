@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from storage import champions, commits, manifest, registry
-from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from storage import champions, manifest, registry
+from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.learning import recipes
 from tasks.planning import make_plan, predict_request, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
+from tests import committed
 from tests.image_folder import CLASSES, encoded, write_folder
 from tests.storage.results import promote
 
@@ -36,29 +37,27 @@ def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
     images = made.ingest.user_images
     assert images is not None
     listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
-    commits.commit(
+    committed.commit(
         made.raw,
-        kind="raw",
-        parents={},
+        "raw",
+        listed,
         parameters=made.ingest.values,
-        listed=listed,
         schema={
             "columns": {},
             "metadata": {"shape": "[128, 128, 3]", "dtype": "uint8", "classes": json.dumps(classes)},
         },
-        statistics={"sources": [{"name": "3 files", "sha256": images.digest, "url": images.uri}]},
+        sources=[{"name": "3 files", "sha256": images.digest, "url": images.uri}],
     )
     return made.raw
 
 
 def crown(made: Plan, name: str, *, split: dict[str, Any] | None = None, **model: object) -> CheckpointURI:
     """A champion of `name`, made from the data of a plan."""
-    usual = {"model": "resnet18", "image_shape": [128, 128, 3], "classes": list(CLASSES)}
+    usual: dict[str, Any] = {"model": "resnet18", "image_shape": [128, 128, 3], "classes": list(CLASSES)}
     commit_raw(made)
-    commits.commit(made.prepared, kind="prepared", parents={"raw": made.raw}, parameters={}, listed=[])
-    parents: dict[str, URI] = {"prepared": made.prepared}
-    statistics = {"model": usual | model, "split": split}
-    commits.commit(made.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics=statistics)
+    committed.commit(made.prepared, "prepared", parents={"raw": made.raw})
+    about: dict[str, Any] = {"model": usual | model, "split": split or {}}
+    committed.commit(made.checkpoint, "checkpoint", parents={"prepared": made.prepared}, **about)
     promote(made.root, name, made.checkpoint, evaluation=made.evaluation)
     return made.checkpoint
 
@@ -136,7 +135,7 @@ def flat(pictures: Path) -> Path:
         ({}, ["store=files"], "store of the champion .* is 'pixels', but 'files' is requested"),
         ({}, ["validation_fraction=0.05"], "validation_fraction .* is 0.1, but 0.05 is requested"),
         ({"model": "resnet34"}, [], "model of the champion .* is 'resnet34', but 'resnet18' is requested"),
-        ({"image_shape": [32, 32, 3]}, [], r"image_shape .* is \[32, 32, 3\], but \[128, 128, 3\]"),
+        ({"image_shape": [32, 32, 3]}, [], r"image_shape .* is \(32, 32, 3\), but \(128, 128, 3\)"),
     ],
 )
 def test_a_warm_start_from_another_model_or_with_other_validation_rows_is_refused(
@@ -186,7 +185,7 @@ def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pi
     assert champions.promote(root, checkpoint) == "fruit"
     assert champions.promote(root, checkpoint, name="greens") == "greens"
     lonely = CheckpointURI(root.child("checkpoints/lonely-0123456789ab"))
-    commits.commit(lonely, kind="checkpoint", parents={}, parameters={}, listed=[])
+    committed.commit(lonely, "checkpoint")
     for uri, names in ((checkpoint, "fruit, greens"), (lonely, "no registered model")):
         with pytest.raises(ValueError, match=f"^uri: .* competed in {names}; select one with --register-as NAME$"):
             champions.promote(root, uri)

@@ -5,12 +5,13 @@ import pytest
 from storage import commits, files
 from storage.uri import URI, DatasetURI, Root
 from tasks.orchestration.stage import ParentChanged, stage
+from tests import committed
 
 
 def commit(uri: URI, kind: str, content: bytes, **parents: URI) -> None:
     """A result that holds `content`."""
     listed = [commits.write_file(uri, "test/part-00000.bin", content, split="test", rows=1)]
-    commits.commit(uri, kind=kind, parents=parents, parameters={}, listed=listed)
+    committed.commit(uri, kind, listed, parents=parents)
 
 
 @pytest.fixture

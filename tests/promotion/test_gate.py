@@ -12,6 +12,7 @@ from storage.decision import Decision
 from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
 from tasks.learning import recipes
 from tasks.promotion.gate import find_valid_decision, judge, resolved, settings_of
+from tests import committed
 from tests.tasks.test_evaluate import Scene
 
 CLASSES = ("cat", "dog")
@@ -47,14 +48,13 @@ class Contest(Scene):
             if not manifest.is_committed(parents["prepared"]):
                 part = commits.write_file(parents["prepared"], "part", data.encode())
                 listed = [part.model_copy(update={"split": "train", "rows": len(data)})]
-                commits.commit(parents["prepared"], kind="prepared", parents={}, parameters={}, listed=listed)
-        commits.commit(
+                committed.commit(parents["prepared"], "prepared", listed)
+        committed.commit(
             checkpoint,
-            kind="checkpoint",
+            "checkpoint",
             parents=parents,
             parameters={"recipe": recipe, "workers": len(self.evaluations)},
-            listed=[],
-            statistics={"model": {"model": network, "classes": knows}},
+            model={"model": network, "classes": knows},
         )
         self.evaluations[checkpoint] = self.evaluation(knows, predictions, name=name, checkpoint=checkpoint)
         return checkpoint
@@ -251,8 +251,7 @@ def test_missing_predictions_prevent_promotion_if_rows_must_be_compared(contest:
 @pytest.mark.parametrize(("class_weights", "metric"), [("balanced", "balanced_accuracy"), ("none", "accuracy")])
 def test_a_model_is_compared_as_it_was_trained(contest: Contest, class_weights: str, metric: str) -> None:
     checkpoint = CheckpointURI(contest.plan.root.child("checkpoints/trained-0123456789ab"))
-    statistics = {"resolved": {"class_weights": class_weights}}
-    commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
+    committed.commit(checkpoint, "checkpoint", resolved={"class_weights": class_weights})
     assert resolved(AUTO, checkpoint) == ANY | {"metric": metric}
     assert resolved(ANY, checkpoint) == ANY
 

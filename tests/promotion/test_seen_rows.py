@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import commits, files, manifest, tables
+from storage import files, manifest, tables
 from storage.decision import Decision
+from storage.kinds import EVALUATION
 from storage.uri import URI, CheckpointURI, EvaluationURI, PredictionsURI, Root
 from tasks.evaluate import evaluate
 from tasks.learning import recipes
@@ -23,6 +24,7 @@ from tasks.preprocess import preprocess
 from tasks.promotion.gate import judge
 from tasks.promotion.seen_rows import validated_on_seen
 from tasks.runners.runner import InProcessRunner
+from tests import committed
 from tests.image_folder import encoded
 from tests.ingested import ingested
 
@@ -76,7 +78,7 @@ class Versions:
     ) -> CheckpointURI:
         uri = CheckpointURI(self.root.child(f"checkpoints/{name or 'champion'}-0123456789ab"))
         parents: dict[str, URI] = {"prepared": plan.prepared} | ({"initial": initial} if initial else {})
-        commits.commit(uri, kind="checkpoint", parents=parents, parameters=parameters, listed=[])
+        committed.commit(uri, "checkpoint", parents=parents, parameters=parameters)
         return uri
 
     def evaluation(self, plan: Plan, model: CheckpointURI, is_right: Callable[[int, int], bool]) -> EvaluationURI:
@@ -92,17 +94,7 @@ class Versions:
         uri = PredictionsURI(self.root.child(f"predictions/{model.name}-{plan.prepared.fingerprint}"))
         part = tables.write_part(uri, rows, split="test", index=0)
         parents: dict[str, URI] = {"checkpoint": model, "dataset": plan.prepared}
-        schema = tables.describe(rows.schema)
-        statistics = {"temperature": 1.0}
-        commits.commit(
-            uri,
-            kind="predictions",
-            parents=parents,
-            parameters={},
-            listed=[part],
-            schema=schema,
-            statistics=statistics,
-        )
+        committed.commit(uri, "predictions", [part], parents=parents, schema=tables.describe(rows.schema))
         return evaluate.fn(uri, evaluation_of(self.root, uri), plan.timeouts)
 
     def decide(
@@ -156,8 +148,8 @@ def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(
         model: versions.evaluation(plan, model, right)
         for model, right in ((champion, is_memorized), (challenger, is_honest))
     }
-    accuracies = [manifest.load(scores[model]).statistics["test_accuracy"] for model in (champion, challenger)]
-    assert accuracies[0] > accuracies[1], "on all rows"
+    recorded = [manifest.load(scores[model]).statistics_of(EVALUATION) for model in (champion, challenger)]
+    assert recorded[0].test_accuracy > recorded[1].test_accuracy, "on all rows"
     decision = versions.decide(plan, challenger, scores[challenger], champion=scores[champion])
     assert decision.promoted
     assert decision.reason == (

@@ -7,6 +7,7 @@ from storage import files, manifest, registry
 from storage.decision import METRICS, Decision
 from storage.uri import URI, Root
 from tasks.planning.result_uris import decision_as_json
+from tests import committed
 from tests.storage import results
 
 START = datetime.datetime(2026, 3, 2, 3, 0, tzinfo=datetime.UTC)
@@ -41,13 +42,15 @@ def commit_run(
         author="ada",
     )
     registry.append(root, registered_model, decision)
-    about: dict[str, Any] = {"registered_model": registered_model, "recipe": recipe, "data": registered_model}
-    about |= {
-        "dataset": "digits",
-        "changes": changes or {},
-        "settings": {"epochs": 3} | (changes or {}),
-        "seconds": 75.0 + number,
-    }
+    about = committed.statistics(
+        "report",
+        registered_model=registered_model,
+        recipe=recipe,
+        data=registered_model,
+        changes=changes or {},
+        settings=changes or {},
+        seconds=75.0 + number,
+    )
     values = {"parameters": {"decision": decision_as_json(decision, root)}, "statistics": about}
     made = manifest.load(model.report).model_copy(update=values | {"created": decided + datetime.timedelta(seconds=2)})
     files.put(model.report.child(manifest.NAME), made.signed().to_json())

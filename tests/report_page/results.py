@@ -1,21 +1,21 @@
 """Committed results of a run that never ran: all that a report is made from, in a second and without Ray."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import torch
 
-from storage import commits, tables
+from storage import tables
 from storage.decision import Decision
-from storage.uri import URI
 from tasks.evaluate import write_evaluation
 from tasks.images import row_tables
-from tasks.learning import hardware, images, recipes
+from tasks.learning import images, recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.promotion.gate import judge, resolved
+from tests import committed
 from tests.report_page.test_report_page import fake_history
 
 _CLASSES = tuple("0123456789")
@@ -29,42 +29,34 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     sources = [_source("images.gz", 8 * "0123abcd"), _source("labels.gz", 8 * "4567cdef")]
     left_out = [{"reason": "not images or Parquet, by their file names", "count": 1, "first": ["notes.txt"]}]
     class_counts = {split: dict.fromkeys(_CLASSES, count // 10) for split, count in _ROWS.items()}
-    statistics = {"notice": "a sample", "sources": sources, "seconds": 3.4, "left_out": left_out}
-    statistics["class_counts"] = class_counts
+    about: dict[str, Any] = {"notice": "a sample", "class_counts": class_counts}
     assert plan.files is not None
-    about = {"sources": sources, "seconds": 1.2}
-    commits.commit(plan.files, kind="files", parents={}, parameters={}, listed=[], statistics=about)
-    parents: dict[str, URI] = {"files": plan.files}
-    commits.commit(plan.raw, kind="raw", parents=parents, parameters={}, listed=[], statistics=statistics)
+    committed.commit(plan.files, "files", sources=sources)
+    committed.commit(plan.raw, "raw", parents={"files": plan.files}, sources=sources, left_out=left_out, **about)
     rows = {split: _images(count, generator) for split, count in _ROWS.items()}
     named = pd.concat(pd.DataFrame({"split": split, "id": table["id"].to_numpy()}) for split, table in rows.items())
     digests = row_tables.write_digests(plan.prepared, named, generator.bytes(16 * len(named)))
-    commits.commit(
+    committed.commit(
         plan.prepared,
-        kind="prepared",
-        parents={"raw": plan.raw},
-        parameters={},
-        listed=[
+        "prepared",
+        [
             *(tables.write_part(plan.prepared, table, split=split, index=0) for split, table in rows.items()),
             digests,
         ],
+        parents={"raw": plan.raw},
         schema=tables.describe(rows["test"].schema),
-        statistics={"quarantined": {"label out of range": 2}, "class_counts": class_counts, "seconds": 8.6},
+        quarantined={"label out of range": 2},
+        **about,
     )
-    parts = hardware.recorded((hardware.here(torch.device("cpu"), precision="fp32"),))
-    statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "temperature": 1.25} | parts
-    statistics |= {"resolved": {"device": "cpu", "class_weights": "none"}, "stopped_early": False}
-    parents = {"prepared": plan.prepared}
-    commits.commit(plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics=statistics)
+    trained: dict[str, Any] = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "temperature": 1.25}
+    committed.commit(plan.checkpoint, "checkpoint", parents={"prepared": plan.prepared}, **trained)
     predicted = _predictions(rows["test"]["label"].to_numpy(), generator)
-    commits.commit(
+    committed.commit(
         plan.predictions,
-        kind="predictions",
+        "predictions",
+        [tables.write_part(plan.predictions, predicted, split="test", index=0)],
         parents={"checkpoint": plan.checkpoint, "dataset": plan.prepared},
-        parameters={},
-        listed=[tables.write_part(plan.predictions, predicted, split="test", index=0)],
         schema=tables.describe(predicted.schema),
-        statistics={"seconds": 4.7, "temperature": 1.0} | parts,
     )
     write_evaluation(plan.predictions, plan.evaluation)
     decision = judge(plan.checkpoint, plan.evaluation, [], None, resolved(plan.promote.gate, plan.checkpoint))

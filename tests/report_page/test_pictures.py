@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import commits, tables
+from storage import tables
 from storage.uri import DatasetURI, Root
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
 from tasks.preprocess import preprocess
 from tasks.report_page import pictures
 from tasks.runners.runner import InProcessRunner
-from tests import image_folder
+from tests import committed, image_folder
 from tests.ingested import ingested
 
 
@@ -68,14 +68,12 @@ def test_number_of_training_images_is_bounded_and_the_images_are_of_their_classe
     pixels = np.broadcast_to((labels % 256).astype(np.uint8)[:, None, None, None], (len(labels), 2, 2, 1))
     table = images.to_table(np.arange(len(labels)), pixels, labels, classes=classes)
     raw, uri = (DatasetURI(root.child(f"datasets/{kind}/x-0123456789ab")) for kind in ("raw", "prepared"))
-    commits.commit(raw, kind="raw", parents={}, parameters={}, listed=[])
+    committed.commit(raw, "raw")
     parts = np.array_split(np.arange(len(labels)), 4)
     listed = [tables.write_part(uri, table.take(rows), split="train", index=n) for n, rows in enumerate(parts)]
     statistics: dict[str, Any] = {"class_counts": {"train": dict.fromkeys(classes, 10)}}
     schema = tables.describe(table.schema)
-    commits.commit(
-        uri, kind="prepared", parents={"raw": raw}, parameters={}, listed=listed, schema=schema, statistics=statistics
-    )
+    committed.commit(uri, "prepared", listed, parents={"raw": raw}, schema=schema, **statistics)
     shown = pictures.of_data(uri)["class_samples"]
     assert {len(its) for its in shown.values()} == {of_each} and sum(map(len, shown.values())) == num
     assert all((image == int(name) % 256).all() for name, its in shown.items() for image in its)

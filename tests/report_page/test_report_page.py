@@ -12,12 +12,14 @@ import pandas as pd
 import pytest
 
 from storage.decision import Decision
+from storage.statistics import CheckpointStatistics, EpochMetrics, NamedRow, Pair
 from storage.uri import URI, CheckpointURI
 from tasks.comparing.data import SORTS
-from tasks.jobs.preprocess import near_duplicates
 from tasks.jobs.preprocess.data_problems import DataProblem
+from tasks.jobs.preprocess.near_duplicates import KINDS
 from tasks.learning import metrics, slices
-from tasks.report_page import LineageStep, Picture, ReportData, chosen_confidence, render, share
+from tasks.report_page import LineageStep, PairPictures, Picture, ReportData, chosen_confidence, render, share
+from tests import committed
 
 HOSTILE = '"><script>alert(1)</script><img src="https://evil.example/x.png"> & \'$x^2$'
 DIGITS = tuple("0123456789")
@@ -79,7 +81,7 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
             "coverage": metrics.coverage(is_right, confidence),
             "slices": {"slices": []},
         },
-        trained={"history": fake_history(num_epochs), "best_epoch": max(1, num_epochs - 1), "seconds": 83.4},
+        trained=fake_training(num_epochs),
         classes=classes,
         mistakes=tuple(
             Picture(
@@ -107,10 +109,8 @@ def with_data(data: ReportData, *, name: str = "test/cats_of_the_neighbours/IMG_
     sizes = [3000 // (number + 2) for number in range(len(data.classes))]
     counts = {split: dict(zip(data.classes, sizes, strict=True)) for split in ("train", "validation", "test")}
     left_out = {"class": name, "place": name, "reason": name, "image": pictures[0]}
-    pair: dict[str, Any] = {
-        side: {"image": pictures[number], "place": name, "class": name}
-        for number, side in enumerate(("first", "second"))
-    }
+    row = NamedRow(source="test", row=0, place=name, class_name=name)
+    pair = Pair(distance=0.031, first=row, second=row)
     known = pd.DataFrame({"camera": [name] * 40 + ["none"] * 400, "folder": generator.choice(["a", "b"], 440)})
     known.loc[0, "folder"] = "rare"
     found = slices.find(known, np.zeros(440, int), np.arange(440) > 20)
@@ -119,8 +119,8 @@ def with_data(data: ReportData, *, name: str = "test/cats_of_the_neighbours/IMG_
         class_counts=counts,
         class_samples=dict.fromkeys(data.classes[:96], pictures[:of_each]),
         left_out=(left_out, left_out | {"class": None, "image": None}) * 5,
-        near_duplicates=tuple({"kind": kind, "distance": 0.031} | pair for kind in near_duplicates.KINDS for _ in "12"),
-        evaluated=data.evaluated | {"slices": found},
+        near_duplicates=tuple(PairPictures(kind, pair, (pictures[0], pictures[1])) for kind in KINDS for _ in "12"),
+        evaluated=data.evaluated | {"slices": {"slices": [each.model_dump() for each in found]}},
     )
 
 
@@ -151,21 +151,27 @@ def with_decision(data: ReportData, **changes: Any) -> ReportData:
     return dataclasses.replace(data, decision=data.decision.model_copy(update=changes))
 
 
-def fake_history(num_epochs: int) -> list[dict[str, float]]:
-    """As the training records it: every number is a float."""
-    return [
-        {
-            "epoch": float(epoch),
-            "step": 422.0 * epoch,
-            "train_loss": 0.25 + 0.6 / epoch,
-            "train_accuracy": 0.985 - 0.08 / epoch,
-            "validation_loss": 0.02 + 0.1 / epoch + 0.002 * epoch,
-            "validation_accuracy": 0.994 - 0.02 / epoch,
-            "learning_rate": 0.002 / epoch,
-            "backbone_learning_rate": 0.0 if epoch == 1 else 0.0002 / epoch,
-        }
+def fake_training(num_epochs: int) -> CheckpointStatistics:
+    history = fake_history(num_epochs)
+    made = committed.statistics("checkpoint", history=history, best_epoch=max(1, num_epochs - 1), seconds=83.4)
+    assert isinstance(made, CheckpointStatistics)
+    return made
+
+
+def fake_history(num_epochs: int) -> tuple[EpochMetrics, ...]:
+    return tuple(
+        EpochMetrics(
+            epoch=epoch,
+            step=422 * epoch,
+            train_loss=0.25 + 0.6 / epoch,
+            train_accuracy=0.985 - 0.08 / epoch,
+            validation_loss=0.02 + 0.1 / epoch + 0.002 * epoch,
+            validation_accuracy=0.994 - 0.02 / epoch,
+            learning_rate=0.002 / epoch,
+            backbone_learning_rate=0.0 if epoch == 1 else 0.0002 / epoch,
+        )
         for epoch in range(1, num_epochs + 1)
-    ]
+    )
 
 
 def fake_lineage() -> tuple[LineageStep, ...]:
@@ -223,8 +229,8 @@ def full() -> str:
 def bare() -> str:
     """A page of a first model of one epoch that makes no mistakes and is refused."""
     data = with_decision(fake_data(num_epochs=1), metrics={}, promoted=False, champion=None)
-    history = [row | {"backbone_learning_rate": row["learning_rate"]} for row in data.trained["history"]]
-    changes: dict[str, Any] = {"mistakes": (), "trained": data.trained | {"history": history}}
+    history = [dataclasses.replace(row, backbone_learning_rate=row.learning_rate) for row in data.trained.history]
+    changes: dict[str, Any] = {"mistakes": (), "trained": data.trained.model_copy(update={"history": history})}
     minor = DataProblem(summary="1 file left out (not images)", details=(), is_minor=True)
     return render(dataclasses.replace(data, **changes, data_problems=(minor,), against=None))
 
@@ -250,11 +256,10 @@ def test_figures_on_the_page_are_those_given(usual: str) -> None:
     assert {(strength, count) for strength, count in cells} == {
         (f"{0.1 + 0.45 * int(n) / 1000:.3f}", n) for _, n in cells
     }
-    for row in data.trained["history"]:
-        losses = row["train_loss"], row["train_accuracy"], row["validation_loss"], row["validation_accuracy"]
-        assert "{:.0f} {:,.0f} {:.4f} {:.4f} {:.4f} {:.4f}".format(row["epoch"], row["step"], *losses) in text.replace(
-            " ★", ""
-        )
+    for epoch in data.trained.history:
+        losses = epoch.train_loss, epoch.train_accuracy, epoch.validation_loss, epoch.validation_accuracy
+        shown = "{} {:,} {:.4f} {:.4f} {:.4f} {:.4f}".format(epoch.epoch, epoch.step, *losses)
+        assert shown in text.replace(" ★", "")
     assert "quarantined: 2: label out of range 1: empty" in text
     assert re.search(r"95 % interval \(Wilson\): 0\.9\d{3} to 0\.9\d{3}", text)
     for value in (

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from storage import commits
 from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.orchestration.stage import stage
 from tasks.runners.session import LockingRunner
 from tasks.stages import JobSpec, PredictSpec
+from tests import committed
 from tests.jobs import raw
 from tests.runs import CHECKOUT
 
@@ -26,6 +26,7 @@ import contextlib, sys
 from types import SimpleNamespace
 from storage.uri import URI
 from tasks.runners.session import LockingRunner
+from tests import committed
 with contextlib.ExitStack() as locks:
     print("begun", flush=True)
     job = SimpleNamespace(run=lambda stage, spec: print("turn", flush=True), target=URI("/nowhere"))
@@ -72,7 +73,7 @@ def test_a_run_waits_beyond_its_deadline_until_another_is_killed_and_makes_nothi
 
         def end() -> None:
             if is_made:
-                commits.commit(predict.target, kind="predictions", parents={}, parameters={}, listed=[])
+                committed.commit(predict.target, "predictions")
             other.kill()
 
         threading.Timer(0.5, end).start()

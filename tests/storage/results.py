@@ -8,14 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import commits, files, manifest, registry, tables
+from storage import files, manifest, registry, tables
 from storage.decision import Decision
 from storage.kinds import KINDS, RUNS
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
+from tests import committed
 
 DATA = "digits"
-METRICS_OF_ALL = {"balanced_accuracy": 0.876543211, "macro_f1": 0.765432111}
-SOURCE = {"name": "images.gz", "sha256": "ab" * 32, "md5": "cd" * 16, "url": "https://mirror.example/images.gz"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,8 +54,8 @@ def commit(root: Root, kind: str, name: str, *, accuracy: float = 0.987654321, *
     uri = place(root, kind, name)
     listed = [write_part(uri, split="train", rows=6), write_part(uri)]
     parameters = {"data": DATA} if kind == "raw" else {"seed": 1}
-    statistics = {"sources": [SOURCE]} if kind in ("files", "raw") else METRICS_OF_ALL | {"test_accuracy": accuracy}
-    commits.commit(uri, kind=kind, parents=parents, parameters=parameters, listed=listed, statistics=statistics)
+    scores: dict[str, Any] = {"test_accuracy": accuracy} if kind == "evaluation" else {}
+    committed.commit(uri, kind, listed, parents=parents, parameters=parameters, **scores)
     return uri
 
 

@@ -14,11 +14,12 @@ import pytest
 from storage import access, files, manifest, registry
 from storage.uri import URI, Root
 from tests import documented
+from tests.committed import SOURCE
 from tests.report_page.finished_runs import commit_run
 from tests.s3 import Server
 from tests.storage import results
 from tests.storage.conftest import Answer, Ask
-from tests.storage.results import DATA, SOURCE, Model
+from tests.storage.results import DATA, Model
 
 CHECKOUT = Path(files.__file__).parents[1]
 

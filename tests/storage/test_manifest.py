@@ -10,6 +10,7 @@ import pytest
 from storage import commits, files, manifest
 from storage.manifest import Damaged, File, Manifest
 from storage.uri import URI, DatasetURI, Root
+from tests import committed
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def write(uri: URI, content: bytes = b"content") -> File:
 
 def commit(uri: URI, *listed: File, note: object = None) -> Manifest:
     """Commit `listed`; `note` tells committers apart."""
-    return commits.commit(uri, kind="raw", parents={}, parameters={"note": note}, listed=listed)
+    return committed.commit(uri, "raw", listed, parameters={"note": note})
 
 
 def damage_file(uri: URI, file: File, content: bytes) -> None:

@@ -7,15 +7,17 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.__main__ import main
-from storage import champions, commits, files, manifest, reference, registry
+from storage import champions, files, manifest, reference, registry
 from storage.admin import verify
 from storage.admin.gc import Garbage
 from storage.kinds import KINDS
 from storage.uri import URI, Root
+from tests import committed
 from tests.storage import results
 from tests.storage.results import DATA, Model
 
@@ -71,25 +73,18 @@ class TestOtherBytes:
     def model(self, root: Root) -> Model:
         return results.run(root, "model")
 
-    def make_again(self, uri: URI, *, rows: int, statistics: dict[str, float]) -> None:
+    def make_again(self, uri: URI, *, rows: int, **statistics: Any) -> None:
         """What a person does to a damaged result: remove it, and have it made anew."""
         recorded = manifest.load(uri)
         files.remove(uri)
         listed = [results.write_part(uri, split="train", rows=6), results.write_part(uri, rows=rows)]
         parents = {role: recorded.parent(role, of=uri) for role in recorded.parents}
-        commits.commit(
-            uri,
-            kind=recorded.kind,
-            parents=parents,
-            parameters=recorded.parameters,
-            listed=listed,
-            statistics=statistics,
-        )
+        committed.commit(uri, recorded.kind, listed, parents=parents, parameters=recorded.parameters, **statistics)
 
     def test_child_of_other_bytes_is_told_with_its_parent(
         self, root: Root, model: Model, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        self.make_again(model.checkpoint, rows=4, statistics={})
+        self.make_again(model.checkpoint, rows=4)
         assert main(["verify", "--storage", root]) == 0
         assert main(["verify", "--deep", "--storage", root]) == 1
         lines = capsys.readouterr().out.splitlines()[1:-1]
@@ -102,7 +97,7 @@ class TestOtherBytes:
 
     def test_what_was_made_again_to_the_same_bytes_keeps_its_children(self, root: Root, model: Model) -> None:
         before = manifest.load(model.prepared)
-        self.make_again(model.prepared, rows=3, statistics={"seconds": 17.0})
+        self.make_again(model.prepared, rows=3, seconds=17.0)
         assert manifest.load(model.prepared).digest != before.digest
         assert main(["verify", "--deep", "--storage", root]) == 0
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage import commits, files, tables
+from storage import files, tables
 from storage.uri import DatasetURI
+from tests import committed
 
 METADATA = {"image_shape": "[28, 28, 1]", "classes": '["zero", "one"]'}
 
@@ -50,7 +51,7 @@ def test_split_is_read_in_the_order_of_the_manifest_without_strays(uri: DatasetU
     listed = [tables.write_part(uri, part, split="train", index=index) for index, part in enumerate(parts)]
     test = tables.write_part(uri, images(seed=9), split="test", index=0)
     tables.write_part(uri, images(seed=7), split="train", index=1)
-    commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[*listed, test])
+    committed.commit(uri, "raw", [*listed, test])
     assert tables.read_split(uri, "train").equals(pa.concat_tables(parts))
     with pytest.raises(ValueError, match="no rows in split 'validation'"):
         tables.read_split(uri, "validation")

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from storage import files, manifest
+from storage.kinds import FILES
+from storage.statistics import Origin
 from storage.uri import FilesURI, Root
 from tasks.download import download
 from tasks.learning import recipes
@@ -52,11 +54,11 @@ def test_files_are_kept_as_the_mirror_served_them(root: Root, mirror: Mirror) ->
     assert uri is not None and uri == planned(root).files and uri.startswith(root.child("downloads/mnist-sample-"))
     assert contents(uri) == {name: (FOLDER / name).read_bytes() for name in NAMES}
     assert {entry.path for entry in files.walk(uri)} == {*NAMES, manifest.NAME}
-    expected = [
-        {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror.address + file.name}
+    expected = tuple(
+        Origin(name=file.name, md5=file.md5, sha256=file.sha256, url=mirror.address + file.name)
         for file in SOURCE.files
-    ]
-    assert manifest.load(uri).statistics["sources"] == expected
+    )
+    assert manifest.load(uri).statistics_of(FILES).sources == expected
     assert files.walk(root.child("runs")) == []
 
 
@@ -68,7 +70,7 @@ def test_a_download_that_was_cut_off_goes_on_file_by_file(root: Root, mirror: Mi
         uri = fetch(root, other.address)
         assert set(other.requests) == set(NAMES[2:])
     assert uri is not None and set(contents(uri)) == set(NAMES)
-    origins = [source["url"] for source in manifest.load(uri).statistics["sources"]]
+    origins = [source.url for source in manifest.load(uri).statistics_of(FILES).sources]
     assert origins == ["an earlier attempt"] * 2 + [other.address + name for name in NAMES[2:]]
 
 

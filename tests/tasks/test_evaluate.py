@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from storage import commits, manifest, tables
+from storage import manifest, tables
+from storage.kinds import EVALUATION
 from storage.manifest import File
 from storage.uri import URI, EvaluationURI, PredictionsURI
 from tasks.evaluate import evaluate, read_evaluation
@@ -17,6 +18,7 @@ from tasks.images import row_tables
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
 from tasks.planning.result_uris import evaluation_of
+from tests import committed
 
 
 class Scene:
@@ -54,27 +56,25 @@ class Scene:
         columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(classes)}
         parents: dict[str, URI] = {"dataset": self.plan.prepared}
         parents |= {"checkpoint": checkpoint} if checkpoint else {}
-        self._commit(uri, "predictions", pa.table(columns), parents, temperature=1.0)
+        self._commit(uri, "predictions", pa.table(columns), parents)
         return evaluate.fn(uri, evaluation_of(self.plan.root, uri), self.plan.timeouts)
 
     def _commit(
-        self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI], *more: File, **statistics: float
+        self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI], *more: File, **statistics: Any
     ) -> None:
         part = tables.write_part(uri, rows, split="test", index=0)
         schema = tables.describe(rows.schema)
-        commits.commit(
-            uri, kind=kind, parents=parents, parameters={}, listed=[part, *more], schema=schema, statistics=statistics
-        )
+        committed.commit(uri, kind, [part, *more], parents=parents, schema=schema, **statistics)
 
 
-def statistics(evaluation: EvaluationURI) -> dict[str, Any]:
-    return manifest.load(evaluation).statistics
+def accuracy(evaluation: EvaluationURI) -> float:
+    return manifest.load(evaluation).statistics_of(EVALUATION).test_accuracy
 
 
 def test_the_same_classes_in_another_order_give_the_right_accuracy_and_confusion(tmp_path: Path) -> None:
     scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "cat", "dog"))
     found = scene.evaluation(("dog", "cat"), ("cat", "dog", "dog"))
-    assert statistics(found)["test_accuracy"] == pytest.approx(2 / 3)
+    assert accuracy(found) == pytest.approx(2 / 3)
     assert read_evaluation(found)["confusion"] == [[1, 1], [0, 1]]
     assert read_evaluation(found)["per_class"][0]["recall"] == 1 / 2
 
@@ -82,14 +82,14 @@ def test_the_same_classes_in_another_order_give_the_right_accuracy_and_confusion
 def test_a_class_that_the_model_does_not_know_is_never_right(tmp_path: Path) -> None:
     scene = Scene(tmp_path, classes=("cat", "dog", "owl"), labels=("cat", "dog", "owl", "owl"))
     found = scene.evaluation(("cat", "dog"), ("cat", "dog", "cat", "dog"))
-    assert statistics(found)["test_accuracy"] == 1 / 2
+    assert accuracy(found) == 1 / 2
     assert read_evaluation(found)["confusion"] == [[1, 0, 0], [0, 1, 0], [1, 1, 0]]
 
 
 def test_an_answer_that_names_a_class_of_before_is_wrong(tmp_path: Path) -> None:
     scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "cat", "cat"))
     found = scene.evaluation(("ape", "cat", "dog"), ("cat", "ape", "ape"))
-    assert statistics(found)["test_accuracy"] == pytest.approx(1 / 3)
+    assert accuracy(found) == pytest.approx(1 / 3)
     assert read_evaluation(found)["confusion"] == [[1, 0, 2], [0, 0, 0], [0, 0, 0]]
     assert [row["class_name"] for row in read_evaluation(found)["per_class"]] == ["cat", "dog", "ape"]
     assert read_evaluation(found)["worst"][0]["prediction"] == 2

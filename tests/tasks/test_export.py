@@ -11,6 +11,7 @@ import pytest
 from flows.__main__ import main
 from flows.cli import app
 from storage import commits, files, manifest
+from storage.kinds import EXPORT
 from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
 from tests.jobs import raw
 from tests.learning.conftest import more_models
@@ -77,15 +78,15 @@ def test_card_says_how_good_the_model_is_and_how_far_the_file_differs(
 ) -> None:
     made = manifest.load(exported)
     assert [file.path for file in made.files] == ["model.onnx", "README.md", "preprocess.py"]
-    proof = made.statistics["proof"]
-    assert proof["rows"] == 101 and 0 < proof["largest_difference"] < 1e-5
+    recorded = made.statistics_of(EXPORT)
+    assert recorded.proof.rows == 101 and 0 < recorded.proof.largest_difference < 1e-5
     card = files.read(exported.child("README.md")).decode()
-    facts = [f"{made.statistics['test_accuracy']:.4f}", f"{made.statistics['macro_f1']:.4f}", "all 101 test rows"]
-    facts += [f"{proof['largest_difference']:.1e}", made.parents["checkpoint"].digest]
+    facts = [f"{recorded.test_accuracy:.4f}", f"{recorded.macro_f1:.4f}", "all 101 test rows"]
+    facts += [f"{recorded.proof.largest_difference:.1e}", made.parents["checkpoint"].digest]
     assert [fact for fact in facts if fact not in card] == []
     assert str(Path(exported).parents[1]) not in card, "names of results, no paths of this machine"
     assert main(["ls", "export", "--storage", Root(exported.parent.parent)]) == 0
-    assert f"{made.statistics['test_accuracy']:.4f}" in capsys.readouterr().out
+    assert f"{recorded.test_accuracy:.4f}" in capsys.readouterr().out
 
 
 def test_export_that_was_cut_off_is_made_by_the_same_command(

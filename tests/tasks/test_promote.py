@@ -14,6 +14,7 @@ from tasks.planning import make_plan
 from tasks.promote import decide
 from tasks.promotion.gate import find_valid_decision, judge, rival_of
 from tasks.runners.local_runner import LocalRunner
+from tests import committed
 
 _GATE = {"metric": "accuracy", "minimum": 0.9, "tolerance": 0.01}
 
@@ -31,12 +32,11 @@ class Scene:
     ) -> tuple[CheckpointURI, EvaluationURI]:
         """A checkpoint's URI and its committed evaluation; `weights` if they are not its own."""
         evaluation = EvaluationURI(self.plan.root.child(f"evaluations/{name}-0123456789ab"))
-        statistics = {"test_accuracy": accuracy, "balanced_accuracy": accuracy, "macro_f1": accuracy, "num_rows": 100}
-        statistics |= {"test_loss": 1.0, "expected_calibration_error": 0.0, **more}
-        commits.commit(evaluation, kind="evaluation", parents={}, parameters={}, listed=[], statistics=statistics)
+        scores: dict[str, Any] = dict.fromkeys(("test_accuracy", "balanced_accuracy", "macro_f1"), accuracy)
+        committed.commit(evaluation, "evaluation", **scores | more)
         checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
         listed = [commits.write_file(checkpoint, "weights.safetensors", (weights or name).encode())]
-        commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=listed)
+        committed.commit(checkpoint, "checkpoint", listed)
         self.evaluations[checkpoint] = evaluation
         return checkpoint, evaluation
 
@@ -159,5 +159,5 @@ def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again
         decide(*removed, scene.plan.promote, scene.plan.timeouts, LocalRunner(wanted=False))
     assert registry.champion(scene.plan.root, "mnist-sample") is None
     assert scene.find_valid_decision(removed) is None
-    commits.commit(removed[0], kind="checkpoint", parents={}, parameters={}, listed=[])
+    committed.commit(removed[0], "checkpoint")
     assert decide(*removed, scene.plan.promote, scene.plan.timeouts, LocalRunner(wanted=False)).promoted

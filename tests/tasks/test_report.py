@@ -13,7 +13,8 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from flows.cli import preflight
 from flows.cli.options import RunOptions
-from storage import commits, manifest, tables
+from storage import manifest, tables
+from storage.kinds import EVALUATION
 from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
@@ -24,6 +25,7 @@ from tasks.planning.result_uris import predictions_of, report_of
 from tasks.report import against_champion, gather
 from tasks.report_page import render
 from tasks.resources import machine
+from tests import committed
 from tests.report_page import results
 from tests.report_page.results import commit_results
 from tests.report_page.test_report_page import Page
@@ -73,15 +75,15 @@ def test_report_says_what_is_different_from_the_champion_before(tmp_path: Path) 
     plan, decision = commit_results(tmp_path)
     assert against_champion(plan.checkpoint, plan.evaluation, decision, plan.report) == {}
     champion = CheckpointURI(plan.root.child("checkpoints/older-0123456789ab"))
-    commits.commit(champion, kind="checkpoint", parents={"prepared": plan.prepared}, parameters={"seed": 7}, listed=[])
+    committed.commit(champion, "checkpoint", parents={"prepared": plan.prepared}, recipe={"training": {"seed": 7}})
     _predict_all_right(plan, champion)
     promote(plan.root, plan.registered_model, champion)
     decision = decision.model_copy(update={"number": 2})
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
     against = against_champion(plan.checkpoint, plan.evaluation, decision, plan.report)
     text = Page(render(dataclasses.replace(data, **against))).text
-    assert f"different from the champion before, {champion} ," in text and "recipe: seed 7 -> unset" in text
-    accuracy = manifest.load(plan.evaluation).statistics["test_accuracy"]
+    assert f"different from the champion before, {champion} ," in text and "recipe: seed 7 -> 0" in text
+    accuracy = manifest.load(plan.evaluation).statistics_of(EVALUATION).test_accuracy
     assert f"accuracy went from 1.0000 to {accuracy:.4f}: -{1 - accuracy:.4f}" in text
     assert f"Got worse: {round(400 * (1 - accuracy))}" in text and "Got better" not in text
     shutil.rmtree(champion)
@@ -96,9 +98,7 @@ def _predict_all_right(plan: Plan, champion: CheckpointURI) -> None:
     rows = rows.set_column(2, "prediction", rows["label"])
     parents: dict[str, URI] = {"checkpoint": champion, "dataset": plan.prepared}
     listed = [tables.write_part(uri, rows, split="test", index=0)]
-    commits.commit(
-        uri, kind="predictions", parents=parents, parameters={}, listed=listed, schema=tables.describe(rows.schema)
-    )
+    committed.commit(uri, "predictions", listed, parents=parents, schema=tables.describe(rows.schema))
 
 
 @pytest.mark.usefixtures("prefect_server")

@@ -11,9 +11,12 @@ import pytest
 from PIL import ExifTags, Image
 
 from storage import manifest
+from storage.kinds import EVALUATION
+from storage.statistics import Slice
 from storage.uri import DatasetURI, Root
 from tasks.evaluate import read_evaluation
 from tasks.images import row_facts
+from tasks.learning import slices
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tests import documented
 from tests.comparing import runs
@@ -58,8 +61,8 @@ def evaluated(root: Path, folder: Path, wrong: list[str]) -> dict[str, Any]:
     prepared = DatasetURI(manifest.load(checkpoint).parent("prepared", of=checkpoint))
     evaluation = evaluation_of(storage, predictions_of(storage, checkpoint, prepared, split="test"))
     found: dict[str, Any] = read_evaluation(evaluation)["slices"]
-    worse = manifest.load(evaluation).statistics["worse_slices"]
-    assert worse == sorted((one for one in found["slices"] if one["is_worse"]), key=lambda one: one["p_corrected"])
+    worse = manifest.load(evaluation).statistics_of(EVALUATION).worse_slices
+    assert worse == tuple(slices.worse(Slice(**one) for one in found["slices"]))
     return found
 
 

@@ -5,12 +5,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from storage import files, manifest, tables
+from storage.kinds import FILES
 from storage.manifest import File
+from storage.statistics import Provenance
 from storage.uri import DatasetURI
 from tasks.images.pieces import Piece, Work, Written
 from tasks.jobs import events
@@ -46,10 +47,10 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Written
     return Written(parts=parts, labels=labels)
 
 
-def finish(spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], dict[str, Any]]:
+def finish(spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], Provenance]:
     """Return the source and notice of the files from their manifest; write nothing more."""
-    downloaded = manifest.load(spec.source)
-    return [], {"sources": downloaded.statistics["sources"], "notice": _source(spec).notice}
+    sources = manifest.load(spec.source).statistics_of(FILES).sources
+    return [], Provenance(sources=sources, notice=_source(spec).notice)
 
 
 def write_split(source: Source, uri: DatasetURI, split: Split) -> list[File]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from storage import commits, files, tables
+from storage.statistics import RawStatistics
 from tasks.images import image_files, parquet_files, pieces
 from tasks.images.pieces import Piece, Source
 from tasks.jobs import events
@@ -30,7 +31,7 @@ def run(spec: IngestSpec, data: LocalData) -> None:
     work = source.plan(spec, surveyed)
     files.check_space(spec.target, needed=sum(piece.rows for piece in work.pieces) * math.prod(work.shape) // 2)
     done = _map(data, source.make, work.pieces, spec, classes=work.classes, what="pieces written", upto=1.0)
-    beside, statistics = source.finish(spec, done)
+    beside, provenance = source.finish(spec, done)
     commits.commit(
         spec.target,
         kind="raw",
@@ -38,12 +39,12 @@ def run(spec: IngestSpec, data: LocalData) -> None:
         parameters=spec.parameters,
         listed=[*(part for piece in done for part in piece.parts), *beside],
         schema=tables.describe(images.schema(work.shape, work.classes, store=images.store_of(spec.parameters))),
-        statistics={
-            **statistics,
-            "labels": work.labels,
-            "class_counts": pieces.class_counts(done, work.classes),
-            "seconds": time.monotonic() - started,
-        },
+        statistics=RawStatistics(
+            **vars(provenance),
+            labels=work.labels,
+            class_counts=pieces.class_counts(done, work.classes),
+            seconds=time.monotonic() - started,
+        ),
     )
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from storage import commits, files, manifest, tables
-from storage.kinds import PROBABILITY_PREFIX
+from storage.kinds import CHECKPOINT, PROBABILITY_PREFIX
 from storage.manifest import File
 from storage.process import gc_paused
+from storage.statistics import OfImages, PredictionsStatistics
 from tasks.images import row_tables
 from tasks.jobs import events
 from tasks.jobs.local_data import LocalData, Row
@@ -49,11 +50,12 @@ def run(spec: PredictSpec, data: LocalData) -> None:
     entries = [file for file in source.split(spec.split) if file.split != "quarantine" and file.rows is not None]
     if not entries:
         raise ValueError(f"there are no rows to predict in {spec.source}")
+    assert isinstance(source.statistics, OfImages)
     trained = manifest.load(spec.model)
-    model = trained.statistics["model"]
+    model = trained.statistics_of(CHECKPOINT).model
     named = row_tables.table_of(spec.source) is not None
     total = sum(file.rows or 0 for file in entries)
-    files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model["classes"])))
+    files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model.classes)))
     number_in_split = collections.defaultdict[str | None, Iterator[int]](itertools.count)
     parts = [Part(number=next(number_in_split[file.split]), file=file) for file in entries]
     predicted = data.from_items(parts).map(Predictor, **data.actor_pool(spec, most=len(parts)))
@@ -63,6 +65,7 @@ def run(spec: PredictSpec, data: LocalData) -> None:
         events.progress("rows predicted", sum(part.rows for part in done), total)
     done.sort(key=lambda part: (str(part.file.split), part.number))
     counts = sum((part.counts for part in done), collections.Counter[int]())
+    used = tuple(dict.fromkeys(part.hardware for part in done))
     assert sum(part.rows for part in done) == total and len(done) == len(entries), "a row was lost on the way"
     commits.commit(
         spec.target,
@@ -70,16 +73,17 @@ def run(spec: PredictSpec, data: LocalData) -> None:
         parents={"checkpoint": trained.as_parent(spec.model), "dataset": source.as_parent(spec.source)},
         parameters={"split": spec.split},
         listed=[part.file for part in done],
-        schema=tables.describe(_schema(model["classes"], labelled="label" in source.columns["columns"], named=named)),
-        statistics={
-            "notice": source.statistics.get("notice"),
-            "predicted": {name: counts[number] for number, name in enumerate(model["classes"])},
-            "unpredicted": total - counts.total(),
-            "temperature": model["temperature"],
-            "reused_parts": sum(part.is_reused for part in done),
-            "seconds": time.monotonic() - started,
-            **hardware.recorded(list(dict.fromkeys(part.hardware for part in done))),
-        },
+        schema=tables.describe(_schema(model.classes, labelled="label" in source.columns["columns"], named=named)),
+        statistics=PredictionsStatistics(
+            notice=source.statistics.notice,
+            predicted={name: counts[number] for number, name in enumerate(model.classes)},
+            unpredicted=total - counts.total(),
+            temperature=model.temperature,
+            reused_parts=sum(part.is_reused for part in done),
+            hardware=used,
+            is_reproducible=hardware.is_reproducible(used),
+            seconds=time.monotonic() - started,
+        ),
     )
 
 

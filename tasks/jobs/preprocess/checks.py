@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from storage.manifest import Manifest
+from storage.statistics import Contradictions, Overlap
 from storage.uri import DatasetURI
 from tasks.images import row_tables
 from tasks.jobs import events
@@ -139,16 +140,16 @@ def leave_out_copies(checked: pd.DataFrame) -> None:
     checked.loc[test.index[test.duplicated(["label", "digest"])], "reason"] = _COPY
 
 
-def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:
+def test_rows_in_train(checked: pd.DataFrame) -> Overlap:
     """Count usable test rows whose image is also in train or validation, and list the first ids."""
     usable = checked["reason"] == ""
     test = checked.loc[usable & (checked["source"] == "test"), ["id", "digest"]]
     train = checked.loc[usable & (checked["source"] == "train"), "digest"]
     ids = sorted(test.loc[test["digest"].isin(train), "id"].tolist())
-    return {"count": len(ids), "ids": ids[:_SHOWN]}
+    return Overlap(count=len(ids), ids=tuple(ids[:_SHOWN]))
 
 
-def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> dict[str, Any]:
+def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> Contradictions:
     """Count images that are in several classes and their usable rows, and list the first of them.
 
     No model can be right about all rows of such an image. The list names each image with its classes, by its files if
@@ -164,7 +165,7 @@ def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest)
         ", ".join(f"{place} ({classes[label]})" for place, label in zip(rows["place"], rows["label"], strict=True))
         for _, rows in shown.groupby("digest", sort=False)
     ]
-    return {"count": int(several["digest"].nunique()), "rows": len(several), "named": named}
+    return Contradictions(count=int(several["digest"].nunique()), rows=len(several), named=tuple(named))
 
 
 def places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:

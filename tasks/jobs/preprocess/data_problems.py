@@ -2,15 +2,17 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from storage.kinds import PREPARED, RAW
 from storage.manifest import Manifest
+from storage.statistics import PairKind, PreparedStatistics, RawStatistics
 from storage.terminal import count
 from tasks.learning.epoch_metrics import IMBALANCE
 
 _CLASSES_NAMED = 5
-_LEAK = "across train and test"
-_NEAR_DUPLICATES = {
+_LEAK: PairKind = "across train and test"
+_NEAR_DUPLICATES: dict[PairKind, str] = {
     _LEAK: ": the test accuracy is too good",
     "across classes": ": one of the labels may be wrong",
     "within a class": "",
@@ -22,7 +24,6 @@ _SHOWN = 3
 
 HARMLESS = ("hidden", "system files")
 """Starts of the reasons for which files are left out that nobody misses."""
-Statistics = Mapping[str, Any]
 _T = TypeVar("_T")
 
 
@@ -46,9 +47,9 @@ class DataProblem:
 
 def find_data_problems(raw: Manifest, prepared: Manifest) -> list[DataProblem]:
     """List the problems that the manifests of a run record; the same results give the same list."""
-    statistics = prepared.statistics
+    statistics = prepared.statistics_of(PREPARED)
     return [
-        *_left_out_files(raw.statistics),
+        *_left_out_files(raw.statistics_of(RAW)),
         *_excluded_rows(raw, statistics),
         *_contradictions(statistics),
         *_near_duplicates(raw, statistics),
@@ -62,54 +63,52 @@ def by_split(values: Mapping[str, _T]) -> dict[str, _T]:
     return {split: values[split] for split in ("train", "validation", "test") if split in values}
 
 
-def _left_out_files(raw: Statistics) -> Iterator[DataProblem]:
-    for files in raw.get("left_out") or []:
-        summary = f"{count(files['count'], 'file')} left out ({files['reason']})"
-        is_minor, details = files["reason"].startswith(HARMLESS), _named(files["first"], files["count"])
+def _left_out_files(raw: RawStatistics) -> Iterator[DataProblem]:
+    for files in raw.left_out:
+        summary = f"{count(files.count, 'file')} left out ({files.reason})"
+        is_minor, details = files.reason.startswith(HARMLESS), _named(files.first, files.count)
         yield DataProblem(summary=summary, details=details, is_minor=is_minor, is_listed=True)
 
 
-def _excluded_rows(raw: Manifest, prepared: Statistics) -> Iterator[DataProblem]:
-    reasons = prepared.get("quarantined") or {}
-    if reasons:
+def _excluded_rows(raw: Manifest, prepared: PreparedStatistics) -> Iterator[DataProblem]:
+    if reasons := prepared.quarantined:
         why = ", ".join(f"{reason}: {rows:,}" for reason, rows in reasons.items())
         of_all = f" of {raw.rows:,}" if raw.rows else ""
         summary = f"{sum(reasons.values()):,}{of_all} rows excluded ({why})"
-        yield DataProblem(summary=summary, details=tuple(prepared.get("quarantined_files") or ()))
+        yield DataProblem(summary=summary, details=prepared.quarantined_files)
 
 
-def _contradictions(prepared: Statistics) -> Iterator[DataProblem]:
-    images = prepared.get("images_in_two_classes") or {"count": 0}
-    if images["count"]:
+def _contradictions(prepared: PreparedStatistics) -> Iterator[DataProblem]:
+    images = prepared.images_in_two_classes
+    if images.count:
         summary = (
-            f"{count(images['count'], 'image')} in more than one class, on {images['rows']:,} rows: every model is "
+            f"{count(images.count, 'image')} in more than one class, on {images.rows:,} rows: every model is "
             "wrong about some of them"
         )
-        yield DataProblem(summary=summary, details=_named(images["named"], images["count"]))
+        yield DataProblem(summary=summary, details=_named(images.named, images.count))
 
 
-def _near_duplicates(raw: Manifest, prepared: Statistics) -> Iterator[DataProblem]:
+def _near_duplicates(raw: Manifest, prepared: PreparedStatistics) -> Iterator[DataProblem]:
     for kind, consequence in _NEAR_DUPLICATES.items():
-        pairs = (prepared.get("near_duplicates") or {}).get(kind) or {"count": 0}
-        if pairs["count"]:
-            summary = f"{count(pairs['count'], 'pair')} of near duplicates {kind}{consequence}"
+        pairs = prepared.near_duplicates and prepared.near_duplicates[kind]
+        if pairs and pairs.count:
+            summary = f"{count(pairs.count, 'pair')} of near duplicates {kind}{consequence}"
             if kind == _LEAK and "test_fraction" in raw.parameters:
                 summary += "; --set split.group=near-duplicates keeps them on one side"
-            worst = [f"{pair['first']['place']} ~ {pair['second']['place']}" for pair in pairs["worst"][:_PAIRS]]
-            details = _named(worst, pairs["count"])
+            worst = [f"{pair.first.place} ~ {pair.second.place}" for pair in pairs.worst[:_PAIRS]]
+            details = _named(worst, pairs.count)
             yield DataProblem(summary=summary, details=details, is_minor=not consequence)
 
 
-def _overlap(prepared: Statistics) -> Iterator[DataProblem]:
-    rows = prepared.get("test_rows_in_train") or {"count": 0}
-    pairs = (prepared.get("near_duplicates") or {}).get(_LEAK) or {"count": 0}
-    if rows["count"] and not pairs["count"]:  # those name the files
-        summary = f"{count(rows['count'], 'test row')} also in train or validation: the test accuracy is too good"
-        yield DataProblem(summary=summary, details=_named([f"id {id_}" for id_ in rows["ids"]], rows["count"]))
+def _overlap(prepared: PreparedStatistics) -> Iterator[DataProblem]:
+    rows, pairs = prepared.test_rows_in_train, prepared.near_duplicates
+    if rows.count and not (pairs and pairs[_LEAK].count):  # those name the files
+        summary = f"{count(rows.count, 'test row')} also in train or validation: the test accuracy is too good"
+        yield DataProblem(summary=summary, details=_named([f"id {id_}" for id_ in rows.ids], rows.count))
 
 
-def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:
-    counts = prepared.get("class_counts") or {}
+def _class_balance(prepared: PreparedStatistics) -> Iterator[DataProblem]:
+    counts = prepared.class_counts
     for split in ("validation", "test"):
         if missing := [name for name, rows in counts.get(split, {}).items() if not rows]:
             shown = ", ".join(_named(missing[:_CLASSES_NAMED], len(missing)))

@@ -3,15 +3,16 @@
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from storage import commits, files, manifest, tables
+from storage.kinds import RAW
 from storage.manifest import File, Manifest
+from storage.statistics import FoldRows, PreparedStatistics, SplitRule
 from storage.uri import DatasetURI
 from tasks.images import row_tables
 from tasks.jobs import dataset_parts, events
@@ -82,6 +83,7 @@ def run(spec: PreprocessSpec, data: LocalData) -> None:
         entries.append(tables.write_part(spec.target, table, split="quarantine", index=0))
     sources = placed.loc[placed["split"] == "test", "source"]
     fold_rows = {split: int((sources == split).sum()) for split in checks.SPLITS}
+    mean, std = _mean_and_std(parts, placed, shape)
     prepared = commits.commit(
         spec.target,
         kind="prepared",
@@ -89,16 +91,20 @@ def run(spec: PreprocessSpec, data: LocalData) -> None:
         parameters=spec.parameters,
         listed=entries,
         schema=tables.describe(columns),
-        statistics={
-            **_statistics(parts, placed, quarantined, raw),
-            "split": split | {"group": group, "store": store},
-            **({"fold_rows": fold_rows} if is_fold else {}),
-            "test_rows_in_train": in_train,
-            "images_in_two_classes": in_two_classes,
-            "near_duplicates": alike,
-            "notice": raw.statistics.get("notice"),
-            "seconds": time.monotonic() - started,
-        },
+        statistics=PreparedStatistics(
+            class_counts=_class_counts(placed, classes),
+            mean=mean,
+            std=std,
+            quarantined=dict(Counter(quarantined["reason"])),
+            quarantined_files=tuple(checks.name_quarantined_files(quarantined)[:_FILES_SHOWN]),
+            split=SplitRule(**split, group=group, store=store),
+            fold_rows=FoldRows(**fold_rows) if is_fold else None,
+            test_rows_in_train=in_train,
+            images_in_two_classes=in_two_classes,
+            near_duplicates=alike,
+            notice=raw.statistics_of(RAW).notice,
+            seconds=time.monotonic() - started,
+        ),
     )
     for problem in find_data_problems(raw, prepared):
         if not (problem.is_minor or problem.is_listed or is_fold):
@@ -267,11 +273,11 @@ def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return sums, squares
 
 
-def _statistics(
-    parts: Sequence[Part], placed: pd.DataFrame, quarantined: pd.DataFrame, raw: Manifest
-) -> dict[str, Any]:
-    height, width, _ = images.shape_of(raw.columns["metadata"])
-    classes = images.classes_of(raw.columns["metadata"])
+def _mean_and_std(
+    parts: Sequence[Part], placed: pd.DataFrame, shape: tuple[int, int, int]
+) -> Iterator[tuple[float, ...]]:
+    """Return mean and deviation of each channel of the training rows; raise `ValueError` if a channel is constant."""
+    height, width, _ = shape
     train = [part for part in parts if part.file.split == "train"]
     pixels = int((placed["split"] == "train").sum()) * height * width
     sums = np.sum([part.sums for part in train], axis=0, dtype=np.uint64)
@@ -280,17 +286,9 @@ def _statistics(
     std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
     if not (std > 0).all():
         raise ValueError("all training pixels of a channel are equal, so there is nothing to learn; check the images")
+    return (tuple(np.atleast_1d(values).tolist()) for values in (mean, std))
+
+
+def _class_counts(placed: pd.DataFrame, classes: Sequence[str]) -> dict[str, dict[str, int]]:
     counts = placed.groupby(["split", "label"]).size()
-    return {
-        "class_counts": {
-            split: {name: int(counts.get((split, label), 0)) for label, name in enumerate(classes)} for split in SPLITS
-        },
-        "mean": mean.tolist(),
-        "std": std.tolist(),
-        "quarantined": dict(Counter(quarantined["reason"])),
-        **(
-            {"quarantined_files": checks.name_quarantined_files(quarantined)[:_FILES_SHOWN]}
-            if "path" in quarantined
-            else {}
-        ),
-    }
+    return {split: {name: int(counts.get((split, label), 0)) for label, name in enumerate(classes)} for split in SPLITS}

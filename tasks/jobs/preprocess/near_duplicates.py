@@ -1,17 +1,18 @@
 """Near duplicates among the rows of a dataset: across train and test, across classes, and within a class."""
 
-from typing import Any
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 
 from storage.manifest import Manifest
+from storage.statistics import NamedRow, NearDuplicates, Pair, PairKind
 from storage.uri import DatasetURI
 from tasks.images import row_tables, thumbnail_parts
 from tasks.jobs.preprocess import checks
 from tasks.learning import images, thumbnails
 
-KINDS = ("across train and test", "across classes", "within a class")
+KINDS: tuple[PairKind, ...] = get_args(PairKind)
 """Sorts of pairs, the worst first."""
 GROUPED = "near-duplicates"
 """Value of `split.group` that keeps near duplicates in one split."""
@@ -19,11 +20,12 @@ _LISTED = 100
 """Most pairs of each kind to list; all are counted."""
 
 
-def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> tuple[np.ndarray, dict[str, Any] | None]:
+def find(
+    uri: DatasetURI, raw: Manifest, checked: pd.DataFrame
+) -> tuple[np.ndarray, dict[PairKind, NearDuplicates] | None]:
     """Find the near duplicates among the usable rows of `checked`; return their positions there, (P, 2).
 
-    Return also for the manifest, of each kind: `count`, and in `worst` the first pairs, the most alike first, each with
-    its `distance`, and the source, row, place and class of `first` and `second`; None without thumbnails.
+    Return also for the manifest their number and the most alike of each kind; None without thumbnails.
     """
     is_usable = (checked["reason"] == "").to_numpy()
     near = thumbnail_parts.find_pairs(uri, raw, splits=sorted(checks.SPLITS), is_usable=is_usable)
@@ -36,22 +38,22 @@ def find(uri: DatasetURI, raw: Manifest, checked: pd.DataFrame) -> tuple[np.ndar
     order = np.lexsort((pairs[:, 1], pairs[:, 0], distances))
     sources, classes = row_tables.table(uri, raw), images.classes_of(raw.columns["metadata"])
 
-    def described(positions: np.ndarray) -> list[dict[str, Any]]:
+    def described(positions: np.ndarray) -> list[NamedRow]:
         rows = checked.iloc[positions][["source", "row", "id", "label"]].reset_index(drop=True).astype({"source": str})
         rows = rows.assign(place=checks.places(rows, sources))
         return [
-            {"source": row["source"], "row": row["row"], "place": row["place"], "class": classes[row["label"]]}
+            NamedRow(source=row["source"], row=row["row"], place=row["place"], class_name=classes[row["label"]])
             for row in rows.to_dict("records")
         ]
 
-    statistics = {}
+    found: dict[PairKind, NearDuplicates] = {}
     for number, kind in enumerate(KINDS):
         of_kind = order[kinds[order] == number]
         worst = of_kind[:_LISTED]
         both = zip(distances[worst].tolist(), *(described(pairs[worst, side]) for side in (0, 1)), strict=True)
-        named = [{"distance": distance, "first": first, "second": second} for distance, first, second in both]
-        statistics[kind] = {"count": len(of_kind), "worst": named}
-    return pairs, statistics
+        named = tuple(Pair(distance=distance, first=first, second=second) for distance, first, second in both)
+        found[kind] = NearDuplicates(count=len(of_kind), worst=named)
+    return pairs, found
 
 
 def keep_together(checked: pd.DataFrame, pairs: np.ndarray) -> pd.DataFrame:

@@ -4,17 +4,19 @@
 checkpoint of any attempt. No torch here, whose import takes seconds.
 """
 
+import dataclasses
 import json
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from storage import commits, files, manifest
 from storage.error_policy import Permanent
+from storage.kinds import PREPARED
 from storage.manifest import Manifest, Parent
+from storage.statistics import CheckpointStatistics, SplitRule
 from storage.uri import URI, CheckpointURI
 from tasks.learning import checkpoint, hardware
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
@@ -52,7 +54,7 @@ def workers_before(spec: TrainSpec) -> int | None:
     The weights depend on the number, and `auto` chooses it by the nodes that are there now.
     """
     newest = next(described(spec.scratch), None) if spec.workers is None else None
-    return int(newest[1].resolved["workers"]) if newest else None
+    return newest[1].resolved.workers if newest else None
 
 
 def described(scratch: URI) -> Iterator[tuple[URI, Meta]]:
@@ -83,7 +85,7 @@ def fetch_best(scratch: URI, meta: Meta, folder: Path | None = None) -> Meta | N
     for attempt in reversed(numbers(scratch)):
         uri = scratch.child(f"attempt-{attempt}/epoch-{meta.best_epoch:04d}")
         best = checkpoint.read_meta(uri)
-        if best is not None and best.metrics == meta.metrics[: best.epoch] and checkpoint.fetch(uri, best, folder):
+        if best is not None and best.history == meta.history[: best.epoch] and checkpoint.fetch(uri, best, folder):
             return best
     return None
 
@@ -93,7 +95,9 @@ def commit(
     target: CheckpointURI,
     *,
     parents: Mapping[str, URI | Parent],
-    statistics: dict[str, Any],
+    split: SplitRule,
+    loader: str,
+    seconds: float,
 ) -> Manifest:
     """Commit the best epoch at `target`, with the whole history; the last epoch must have a checkpoint in `scratch`.
 
@@ -113,7 +117,7 @@ def commit(
     meta = best.model_copy(update={"history": final.history, "hardware": final.hardware}).signed()
     content |= {
         META: meta.model_dump_json(indent=1).encode(),
-        "history.json": json.dumps(final.history, indent=1).encode(),
+        "history.json": json.dumps(list(map(dataclasses.asdict, final.history)), indent=1).encode(),
     }
     return commits.commit(
         target,
@@ -121,17 +125,20 @@ def commit(
         parents=parents,
         parameters=final.parameters,
         listed=[commits.write_file(target, name, data) for name, data in content.items()],
-        statistics={
-            "best_epoch": final.best_epoch,
-            "history": final.history,
-            "model": best.model,
-            "temperature": best.model["temperature"],
-            "stopped_early": final.epoch < final.recipe["training"]["epochs"],
-            "resolved": final.resolved,
-            "recipe": final.recipe,
-            **statistics,
-            **hardware.recorded(final.hardware),
-        },
+        statistics=CheckpointStatistics(
+            best_epoch=final.best_epoch,
+            history=final.history,
+            model=best.model,
+            temperature=best.model.temperature,
+            stopped_early=final.epoch < final.recipe["training"]["epochs"],
+            resolved=final.resolved,
+            recipe=final.recipe,
+            split=split,
+            loader=loader,
+            hardware=final.hardware,
+            is_reproducible=hardware.is_reproducible(final.hardware),
+            seconds=seconds,
+        ),
     )
 
 
@@ -149,9 +156,7 @@ def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) 
             spec.scratch,
             spec.target,
             parents=parents | {role: uri for role in ("initial", "weights") if (uri := getattr(spec, role))},
-            statistics={
-                "seconds": time.monotonic() - started,
-                "loader": loader,
-                "split": prepared.statistics.get("split"),
-            },
+            split=prepared.statistics_of(PREPARED).split,
+            loader=loader,
+            seconds=time.monotonic() - started,
         )

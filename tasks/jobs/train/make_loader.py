@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from storage.manifest import Manifest
+from storage.statistics import EpochMetrics
 from storage.uri import URI, DatasetURI
 from tasks.jobs import dataset_parts
 from tasks.jobs.dataset_parts import Slice
 from tasks.learning import images
-from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader, moved, num_used, rows_of, to_device
 from tasks.learning.loop import Batch, Loader, mixed_seed
 from tasks.learning.recipes import Recipe

@@ -4,11 +4,12 @@ import functools
 import time
 
 from storage import files, manifest
+from storage.statistics import EpochMetrics
 from storage.uri import URI
 from tasks.jobs.train import attempts, choices, train_loop
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import user_code
-from tasks.learning.epoch_metrics import EpochMetrics, TrainingFields, best_epoch
+from tasks.learning.epoch_metrics import TrainingFields, best_epoch
 from tasks.learning.loaders import to_device
 from tasks.resources import devices, machine, scaling
 from tasks.stages import TrainSpec

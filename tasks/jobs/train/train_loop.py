@@ -11,8 +11,10 @@ import torch.distributed as dist
 
 from storage import files, manifest, process
 from storage.failpoints import failpoint
+from storage.kinds import CHECKPOINT, PREPARED
 from storage.manifest import JSON, Manifest
 from storage.process import gc_paused
+from storage.statistics import EpochMetrics, ModelSpec, Resolved
 from storage.terminal import count
 from storage.uri import URI, CheckpointURI
 from tasks.jobs import events
@@ -20,9 +22,9 @@ from tasks.jobs.events import EPOCHS
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, pretrained, training_state
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, is_last
+from tasks.learning.epoch_metrics import best_epoch, has_checkpoint, is_last
 from tasks.learning.loop import Trainer, seed_everything
-from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
+from tasks.learning.modeling import Classifier, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import keep_compiled_code
 from tasks.resources import devices
@@ -54,8 +56,6 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
     every = _gathered(resolve_precision(recipe.training.precision, context.device, model), context.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, context.device)
-    resolved = {"workers": context.world_size, "device": kind, "precision": precision, "threads": threads}
-    fields: JSON = {"parameters": spec.parameters, "resolved": resolved}
     if is_random:
         training_state.initialize_from_rows(model, loader)
     else:
@@ -68,10 +68,17 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
         loader,
         device=context.device,
         precision=precision,
-        class_counts=[prepared.statistics["class_counts"]["train"][name] for name in model.spec.classes],
+        class_counts=[prepared.statistics_of(PREPARED).class_counts["train"][name] for name in model.spec.classes],
     )
-    resolved["class_weights"] = "balanced" if trainer.class_weights is not None else "none"
-    resolved["batch_size"] = recipe.training.batch_size
+    resolved = Resolved(
+        batch_size=recipe.training.batch_size,
+        class_weights="balanced" if trainer.class_weights is not None else "none",
+        device=kind,
+        precision=precision,
+        threads=threads,
+        workers=context.world_size,
+    )
+    fields: JSON = {"parameters": spec.parameters, "resolved": resolved}
     assert trainer.world_size == context.world_size, "torch.distributed has another number of workers"
     rows = count(loader.num_train_rows(), "training row")
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {rows}")
@@ -132,12 +139,12 @@ def _resume(scratch: URI, trainer: Trainer, fields: JSON, *, trained_on: str) ->
         history = training_state.restore(Path(name), trainer, prepared=trained_on, fields=fields)
     is_done, is_elsewhere = meta.is_last, not set(now) <= set(meta.hardware)
     fields["hardware"] = meta.hardware if is_done else tuple(dict.fromkeys(meta.hardware + now))
-    if threads := int(meta.resolved["threads"]):
+    if threads := meta.resolved.threads:
         # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
         # On other hardware, which may have fewer cores, the sums differ anyway.
         threads = min(threads, torch.get_num_threads()) if is_elsewhere else threads
         torch.set_num_threads(threads)
-        fields["resolved"]["threads"] = threads
+        fields["resolved"] = fields["resolved"].model_copy(update={"threads": threads})
     if trainer.rank == 0:
         if is_elsewhere and not is_done:
             events.write_line(
@@ -211,12 +218,13 @@ def model_of(recipe: Recipe, prepared: Manifest, *, initial: CheckpointURI | Non
     """
     metadata = prepared.columns["metadata"]
     shape = images.shape_of(metadata)
-    mean, std = prepared.statistics["mean"], prepared.statistics["std"]
+    measured = prepared.statistics_of(PREPARED)
+    mean, std = measured.mean, measured.std
     if recipe.training.start.kind in ("pretrained", "file"):
         mean, std = pretrained.normalization(recipe.model) or (mean, std)
     elif initial:
-        before = manifest.load(initial).statistics["model"]
-        mean, std = before["mean"], before["std"]
+        before = manifest.load(initial).statistics_of(CHECKPOINT).model
+        mean, std = before.mean, before.std
     # For another number of channels, each gets the mean of all.
     mean, std = (
         tuple(values) if len(values) == shape[2] else (sum(values) / len(values),) * shape[2] for values in (mean, std)

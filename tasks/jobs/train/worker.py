@@ -15,6 +15,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 from ray.train.torch import get_device, prepare_data_loader
 
 from storage import error_policy, failpoints, manifest
+from storage.statistics import EpochMetrics
 from storage.uri import URI
 from tasks.jobs import errors
 from tasks.jobs.train import choices, train_loop
@@ -22,7 +23,7 @@ from tasks.jobs.train.choices import Assignment
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
-from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, TrainingFields, best_epoch
+from tasks.learning.epoch_metrics import NonFiniteLoss, TrainingFields, best_epoch
 from tasks.resources import scaling
 from tasks.stages import TrainSpec
 
