@@ -110,10 +110,6 @@ def test_images_have_their_labels_in_training_and_in_prediction(local: Root, lay
     check(local, SPLIT[layout], *(["test_fraction=0.4"] if layout == "by content" else []))
 
 
-def test_layouts_are_read_on_s3_as_on_a_disk(root: Root) -> None:
-    check(root, SPLIT["doubled"])
-
-
 PUBLIC = [
     entry.strip().split("\n    ")
     for block in re.findall("```text\n(.*?)```", (_DOCS / "layouts.md").read_text(), re.DOTALL)

@@ -215,31 +215,6 @@ def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:
     assert user_images.find(root).digest != before.digest
 
 
-def write_flat(folder: Path) -> Path:
-    """Class folders that lie in no split, and an image in none of them."""
-    for number in range(60):
-        path = folder / ("cats", "dogs/old", "Ünö")[number % 3] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(number, number % 3))
-    (folder / "cover.png").write_bytes(encoded(99, 0))
-    return folder
-
-
-def test_class_folders_that_lie_in_no_split_are_found_and_the_check_says_how_they_are_split(tmp_path: Path) -> None:
-    listed = found(write_flat(tmp_path / "photos"))
-    assert (listed.classes, listed.test_fraction, len(listed.files)) == (("cats", "dogs", "Ünö"), 0.2, 60)
-    assert left_out(listed) == {"in no class folder": (1, ["cover.png"])}
-    words = [*words_of(tmp_path / "photos", tmp_path), "--workers=0", "--set=batch_size=8"]
-    digests = [int(file.digest.removeprefix("sha256:")[:16], 16) for file in listed.files]
-    for fraction in (0.2, 0.5):
-        data = told(options_of(RunOptions, *words, "--set", f"test_fraction={fraction}"))["data"]
-        chosen = sum(digest < fraction * 2**64 for digest in digests)
-        assert (
-            f"there are no folders train and test: {chosen} of 60 images are test rows (test_fraction={fraction})"
-            in data
-        )
-
-
 @pytest.mark.parametrize(
     ("name", "expected"), [("Photos", "photos"), ("数据", "images"), ("mnist", "user-mnist"), ("-a__b.", "a-b")]
 )

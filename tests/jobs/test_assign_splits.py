@@ -112,12 +112,6 @@ class TestPlace:
         assert some == again
         assert sorted(some) != sorted(other)
 
-    def test_order_of_training_rows_is_mixed_over_all_classes(self, checked: pd.DataFrame) -> None:
-        train = placed(checked)
-        labels = train[train["split"] == "train"].sort_values("position")["label"].to_numpy()
-        halves = [(half == 0).mean() for half in np.array_split(labels, 2)]
-        assert halves == pytest.approx([497 / 733] * 2, abs=0.08)  # a sorted order would give 1.0 and 0.36
-
 
 class TestRandomKeys:
     def test_key_of_a_number_is_the_same_for_ever(self) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +14,11 @@ from tasks.ingest import ingest
 from tasks.jobs.ingest.downloads import write_split
 from tasks.learning import recipes
 from tasks.learning.downloading import mirror_address
-from tasks.learning.sources import Source, Split
+from tasks.learning.sources import Split
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.runners.runner import InProcessRunner
 from tests.images import pets
-from tests.learning.test_cifar10 import write_archive
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
 LABELS = np.array([0, 1, 0, 1, 0, 1])
@@ -76,18 +74,3 @@ def test_wrong_number_shape_or_dtype_is_refused_with_expected_and_found(
 
 def raw(folder: Path) -> DatasetURI:
     return DatasetURI(f"{folder}/pets-0123456789ab")
-
-
-def test_rows_are_read_one_part_at_a_time(tmp_path: Path) -> None:
-    source: Source = write_archive(tmp_path, rows=8)
-    asked_for = []
-
-    class Noted(np.ndarray):
-        def __getitem__(self, rows: Any, /) -> Any:
-            asked_for.append((rows.start, rows.stop))
-            return super().__getitem__(rows)
-
-    train = next(source.read(tmp_path))
-    noted = dataclasses.replace(train, images=train.images.view(Noted))
-    write_split(source, DatasetURI(f"{tmp_path}/cifar10-0123456789ab"), noted)
-    assert sorted(asked_for) == [(0, 10), (10, 20), (20, 30), (30, 40)]
