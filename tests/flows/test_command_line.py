@@ -35,7 +35,7 @@ def test_sigterm_ends_a_command_with_one_line_also_within_a_flow() -> None:
     ],
     ids=" ".join,
 )
-def test_a_wrong_request_imports_neither_prefect_nor_ray_and_says_first_that_it_starts(
+def test_a_wrong_request_imports_neither_prefect_nor_ray_and_first_prints_that_it_starts(
     words: list[str], tmp_path: Path
 ) -> None:
     code = f"""

@@ -68,7 +68,7 @@ def test_every_epoch_is_a_line_above_the_bar() -> None:
     assert "17%" in bars[-1] and all(len(line) <= 80 for line in bars)
 
 
-def test_progress_without_a_terminal_is_told_to_its_end() -> None:
+def test_progress_without_a_terminal_is_printed_to_its_end() -> None:
     console = Console(file=io.StringIO(), width=100)
     logger, narrator = logging.getLogger("pipeline"), Narrator(console)
     logger.addHandler(narrator)

@@ -22,7 +22,7 @@ GPU_BYTES = 2 * 2**30
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def test_training_that_needs_too_much_memory_says_so_and_fits_in_pieces(
+def test_training_that_needs_too_much_memory_ends_with_advice_and_fits_in_pieces(
     gpu: torch.device, prepared: DatasetURI, folder: Root
 ) -> None:
     settings: dict[str, Any] = {"epochs": 1, "batch_size": 1400, "model": "resnet18-3x3"}

@@ -42,7 +42,7 @@ def sides(raw: DatasetURI) -> dict[str, set[str]]:
 
 
 @ON_DISK
-def test_no_row_changes_sides_when_images_come_and_go_or_another_seed_or_size_is_asked_for(photos: URI) -> None:
+def test_no_row_changes_its_split_when_images_come_and_go_or_seed_or_size_change(photos: URI) -> None:
     before = sides(made(photos))
     assert 8 <= len(before["test"]) <= 26 and len(before["train"]) + len(before["test"]) == 80
     for settings in ({"seed": 7, "split_seed": 7}, {"image_size": 16}, {"channels": 1}):

@@ -210,7 +210,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("layout", REFUSED)
-def test_what_cannot_be_learned_is_refused_in_one_line_with_the_next_step(local: Root, layout: str) -> None:
+def test_unusable_layout_is_refused_in_one_line_with_the_next_step(local: Root, layout: str) -> None:
     paths, says = REFUSED[layout]
     touch(local, *paths)
     with pytest.raises(ValueError, match=f"^--data: .*({says})") as caught:
@@ -268,7 +268,7 @@ def test_of_many_classes_the_first_are_named() -> None:
     assert line.endswith("class 009 109 + 2, ...")
 
 
-def test_a_run_says_classes_and_labels_also_when_it_reuses_the_raw_dataset(
+def test_a_run_prints_classes_and_labels_also_when_it_reuses_the_raw_dataset(
     local: Root, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(local.child("photos"), images("train/{}", "test/{}"))

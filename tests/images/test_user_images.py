@@ -205,7 +205,7 @@ def test_size_0_is_that_of_the_pretrained_weights_if_there_are_any(pictures: Pat
     assert planned(pictures, f"image_size={size}", recipe=recipe).raw == made.raw
 
 
-def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:
+def test_files_on_s3_are_identified_by_their_etag(root: Root) -> None:
     for split in ("train", "test"):
         for name in ("cat", "große Hunde"):
             files.put(root.child(f"{split}/{name}/a b.png"), b"1")

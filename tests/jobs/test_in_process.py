@@ -62,7 +62,7 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     assert split == SplitRule(split_seed=0, validation_fraction=0.25, group="none", store="pixels")
 
 
-def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is_kept(
+def test_a_bug_in_a_users_model_is_shown_with_its_line_and_its_traceback_is_kept(
     prepared: DatasetURI, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.py"

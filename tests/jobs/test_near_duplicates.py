@@ -90,7 +90,7 @@ def sides(plan: Plan) -> dict[str, str]:
     return placed
 
 
-def test_planted_copies_are_found_named_by_kind_told_and_shown_and_hardly_any_others(
+def test_planted_copies_are_found_listed_by_kind_and_shown_and_hardly_any_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     planted = write(tmp_path / "photos", has_splits=True)

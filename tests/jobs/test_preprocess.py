@@ -110,7 +110,7 @@ class TestUnusableRows:
             assert words in str(caught.value)
         assert not (tmp_path / "prepared-0123456789ab").exists()
 
-    def test_test_rows_that_also_stand_in_train_are_told_and_kept(
+    def test_test_rows_that_are_also_in_train_are_reported_and_kept(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         made = prepare(tmp_path, rows(0, 40), rows(16, 50))  # 24 of its images are those of rows 16 to 39
@@ -120,9 +120,7 @@ class TestUnusableRows:
         assert len(warnings) == 1 and "24 test rows also in train or validation" in warnings[0]
 
 
-def test_images_in_two_classes_are_counted_named_told_and_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_in_two_classes_are_counted_named_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cat, dog = (number.to_bytes(4, "big") for number in (2, 101))
     train, test = rows(0, 40, image={5: cat, 8: cat}), rows(100, 10, image={3: cat, 4: dog})
     made = prepare(tmp_path, train, test)

@@ -28,7 +28,7 @@ RED = Image.new("RGB", (20, 30), (200, 0, 0))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
-def test_every_kind_of_pixels_comes_out_in_the_channels_asked_for(mode: str) -> None:
+def test_every_kind_of_pixels_is_converted_to_the_requested_channels(mode: str) -> None:
     white = Image.new("L", (9, 7), 255)
     gray = Image.fromarray(np.full((7, 9), 65535, np.uint16)) if mode == "I;16" else white.convert(mode)
     assert all((pixels(saved(gray, "TIFF"), channels=channels) == 255).all() for channels in (1, 3))

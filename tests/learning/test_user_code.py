@@ -170,7 +170,7 @@ def test_a_model_whose_file_is_not_here_is_refused_with_what_to_do(file: Path) -
         ("{file}:other", "--recipe: {file}:other() failed: ValueError: own() takes a function, class or object"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_one_line(file: Path, name: str, message: str) -> None:
+def test_a_wrong_file_is_refused_in_one_line(file: Path, name: str, message: str) -> None:
     (file.parent / "broken.py").write_text("def recipe(:\n")
     (file.parent / "lonely.py").write_text("import layers\n")
     (file.parent / "full/data").mkdir(parents=True)

@@ -40,7 +40,7 @@ def test_a_run_is_called_by_its_recipe_and_changed_settings(parameters: dict[str
     ("verdict", "reused", "name"),
     [("promoted", False, "Promoted"), ("rejected", False, "Rejected"), ("unchanged", True, "NothingNew")],
 )
-def test_a_training_of_a_deployment_ends_in_a_state_that_says_what_became_of_its_model(
+def test_a_training_of_a_deployment_ends_in_a_state_named_after_the_decision(
     monkeypatch: pytest.MonkeyPatch, verdict: str, reused: bool, name: str
 ) -> None:
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "1")

@@ -199,7 +199,7 @@ def test_a_test_split_that_was_all_trained_on_decides_nothing(versions: Versions
     )
 
 
-def test_wrong_labels_of_new_test_rows_that_turn_the_comparison_round_are_said(
+def test_wrong_labels_of_new_test_rows_that_reverse_the_comparison_are_in_the_reason(
     versions: Versions, champion: CheckpointURI
 ) -> None:
     plan = versions.prepare(first_split, wrong=range(40, 50))  # ten of each class in `plain`, the downs first there
@@ -219,7 +219,7 @@ def test_wrong_labels_of_new_test_rows_that_turn_the_comparison_round_are_said(
     assert decision.comparisons[1].startswith("compared with the champion, test rows whose label its data had: diff")
 
 
-def test_a_champion_whose_data_was_deleted_is_compared_and_the_reason_says_so(
+def test_a_champion_whose_data_was_deleted_is_compared_with_a_note_in_the_reason(
     versions: Versions, champion: CheckpointURI
 ) -> None:
     prepared = manifest.load(champion).parent("prepared", of=champion)

@@ -45,7 +45,7 @@ def test_the_interval_holds_the_true_difference_about_95_times_in_100(num_rows: 
 
 
 @pytest.mark.parametrize("name", ["test_accuracy", "balanced_accuracy", "macro_f1"])
-def test_models_are_told_apart_by_enough_rows_and_never_by_three(name: str) -> None:
+def test_models_differ_significantly_on_enough_rows_and_never_on_three(name: str) -> None:
     generator = np.random.default_rng(0)
     good, poor = answers(generator, 0.9, 0.9), answers(generator, 0.7, 0.3)
     assert p_value(good, good, name) == 1

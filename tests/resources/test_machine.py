@@ -60,7 +60,7 @@ def test_gpus_without_a_device_file_count_only_where_the_library_of_cuda_is(
         (None, Needs(device="cuda"), "WARNING: .*: device=cuda needs a GPU, but this cluster has none"),
     ],
 )
-def test_what_a_cluster_has_is_said_and_what_it_has_not_now_is_a_warning_since_it_may_add_nodes(
+def test_resources_of_a_cluster_are_printed_and_missing_ones_are_a_warning_since_it_may_add_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workers: Workers, needs: Needs, message: str
 ) -> None:
     monkeypatch.setattr(capacity, "nodes_of", lambda address: [{"CPU": 4.0}])

@@ -106,7 +106,7 @@ def test_cpu_limit_of_a_container_counts_as_cores(tmp_path: Path, monkeypatch: p
         (1, Needs(accelerator_type="A100", cpus=2), [{"GPU": 1, "accelerator_type:A100": 0.001, "CPU": 2}]),
     ],
 )
-def test_a_growing_cluster_is_told_what_workers_need_at_least_and_a_cpu_for_data(
+def test_a_growing_cluster_is_asked_for_the_least_that_workers_need_and_a_cpu_for_data(
     workers: Workers, needs: Needs, expected: list[Resources]
 ) -> None:
     assert bundles(workers, needs, nodes=_LAPTOP) == [*expected, {"CPU": 1}]

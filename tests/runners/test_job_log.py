@@ -29,7 +29,7 @@ def _followed(log: str, caplog: pytest.LogCaptureFixture, *, level: int = loggin
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
-def test_what_workers_print_is_told_between_the_progress_in_order(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_workers_are_logged_between_the_progress_in_order(caplog: pytest.LogCaptureFixture) -> None:
     log = f"{_WORKER} before\n" + _progress(8, epoch=2) + f"{_OTHER} hello\n"
     assert _followed(log, caplog) == [f"{_WORKER} before", "steps 8/80", f"{_OTHER} hello"]
 
@@ -54,14 +54,14 @@ def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatte
 
 
 @pytest.mark.parametrize("prefix", ["", f"{_WORKER} "])
-def test_every_line_that_a_user_prints_is_told(caplog: pytest.LogCaptureFixture, prefix: str) -> None:
+def test_every_line_that_a_user_prints_is_logged(caplog: pytest.LogCaptureFixture, prefix: str) -> None:
     printed = ["Tip: use more data", "state: world_rank=0", "\tINFO my model", "Progress bars disabled", "", "  warn"]
     printed += ["Reporting training result", "see core_worker.cc: it aborts", "docs: site-packages/x.py Warning: old"]
     lines = [f"{prefix}{line}" for line in printed]
     assert _followed("".join(f"{line}\n" for line in lines), caplog) == lines
 
 
-def test_what_ray_says_of_itself_is_chatter(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_ray_about_itself_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     log = """\
 2026-11-26 04:28:11,873\tINFO job_manager.py:568 -- Runtime env is setting up.
 Running entrypoint for job train-1: exec python -m tasks.jobs train spec.json

@@ -58,7 +58,7 @@ def test_a_rollback_takes_the_last_champion_away_and_a_promotion_adds_one(story:
     assert [str(decision.champion)[-3] for decision in stack] == names.split()
 
 
-def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root: Root) -> None:
+def test_rollback_goes_further_back_each_time_until_there_is_no_earlier_champion(root: Root) -> None:
     models = [results.run(root, name) for name in ("first", "second", "third")]
     for model in models:
         results.decide(root, model)

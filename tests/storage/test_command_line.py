@@ -55,7 +55,7 @@ def documents(root: Root, ask: Ask, *words: str) -> dict[str, dict[str, Any]]:
 
 
 class TestLs:
-    def test_every_result_of_the_kinds_asked_for_has_a_line_oldest_first(
+    def test_every_result_of_the_requested_kinds_has_a_line_oldest_first(
         self, root: Root, model: Model, ask: Ask
     ) -> None:
         answer = ask("ls", "--storage", root)
@@ -104,7 +104,7 @@ class TestLs:
         expected = {model.checkpoint: ["champion"], dead: ["incomplete"], model.report: ["unreadable"]}
         assert marks == expected
 
-    def test_garbled_registry_and_a_root_without_results_are_told(self, root: Root, ask: Ask) -> None:
+    def test_garbled_registry_and_a_root_without_results_have_a_line_on_stderr(self, root: Root, ask: Ask) -> None:
         files.put(root.child("notes.txt"), b"")
         assert ask("ls", "--storage", root) == Answer(0, [], [f"there are no results below {root}"])
         assert ask("ls", "--json", "--storage", root) == Answer(0, ["[]"], [])
@@ -128,7 +128,9 @@ class TestLineage:
             f"  dataset  {model.prepared}  (see above)",
         ]
 
-    def test_checksums_are_told_with_the_files_or_by_what_was_made_of_them(self, root: Root, ask: Ask) -> None:
+    def test_checksums_are_listed_below_the_files_or_the_raw_dataset_of_deleted_files(
+        self, root: Root, ask: Ask
+    ) -> None:
         downloaded = results.commit(root, "files", "model")
         raw = results.commit(root, "raw", "model", files=downloaded)
         source = f"{SOURCE['name']}  sha256 {SOURCE['sha256']}  from {SOURCE['url']}"
@@ -266,7 +268,7 @@ WRITERS = [["gc"], ["rollback", DATA]]
 
 
 class TestWrongRequests:
-    def test_root_that_is_not_there_is_told_and_not_made(self, root: Root, ask: Ask) -> None:
+    def test_missing_root_is_refused_and_not_created(self, root: Root, ask: Ask) -> None:
         for command in [*READERS, *WRITERS]:
             answer = ask(*command, "--storage", root.child("nowhere"))
             assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
@@ -287,7 +289,7 @@ class TestWrongRequests:
             first, *others = [ask(reader, word, "--storage", root) for word in words]
             assert first.code == 0 and others == [first] * 3
 
-    def test_uri_where_nothing_is_committed_is_told_and_not_searched(
+    def test_uri_where_nothing_is_committed_is_refused_and_not_searched(
         self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delattr(files, "walk")
@@ -298,7 +300,7 @@ class TestWrongRequests:
                 assert answer.err[0].startswith("error: uri: ") and uri in answer.err[0]
 
 
-def test_traceback_of_an_unexpected_exception_is_shown_only_where_it_is_asked_for(
+def test_traceback_of_an_unexpected_exception_is_shown_only_on_request(
     root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "walk", lambda uri: 1 / 0)

@@ -40,7 +40,7 @@ class TestContract:
         assert (entry.path, entry.size) == ("a/b/file.bin", 3)
         assert before - 2 <= entry.modified <= time.time() + 2  # S3 tells whole seconds
 
-    def test_only_a_file_exists_and_absence_is_told_by_name(self, root: Root) -> None:
+    def test_only_a_file_exists_and_an_absent_one_is_named(self, root: Root) -> None:
         files.put(root.child("folder/file"), b"", mode="create")
         assert files.exists(root.child("folder/file"))
         for place in ("folder", "folder/fil", "folder/file/below", "missing"):
@@ -137,7 +137,7 @@ class TestDisk:
             entries = files.walk(URI(f"{tmp_path}/{folder}"))
             assert [entry.path for entry in entries] == ["dangling", "file", "loop"] and entries[1].size == 7
 
-    def test_walk_names_what_it_may_not_look_into_and_lists_the_rest(self) -> None:
+    def test_walk_names_unreadable_folders_and_lists_the_rest(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
             files.put(URI(folder).child("open/file"), b"", mode="create")

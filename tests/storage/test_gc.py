@@ -51,7 +51,7 @@ def rest(root: Root, uris: Collection[URI]) -> set[URI]:
 
 
 class TestCommittedResults:
-    def test_old_results_that_nobody_needs_go(self, root: Root) -> None:
+    def test_old_results_that_are_not_needed_are_deleted(self, root: Root) -> None:
         model = results.run(root, "old")
         assert collect(look(root, days_later=29)) == set()
         assert collect(look(root)) == model.all()
@@ -118,7 +118,7 @@ class TestCommittedResults:
         marker = root.child(f"{uses.FOLDER}/a.json")
         assert collect(look(root, days_later=8)) == model.lineage() | {marker}
 
-    def test_registry_and_what_is_not_ours_stay(self, root: Root) -> None:
+    def test_registry_and_foreign_files_stay(self, root: Root) -> None:
         results.decide(root, results.run(root, "champion"))
         for name in ("notes.txt", "registry/digits/.tmp-x", "mine/file", "checkpoints/mine/file", "datasets/raw/file"):
             files.put(root.child(name), b"")

@@ -81,7 +81,7 @@ class TestOtherBytes:
         parents = {role: recorded.parent(role, of=uri) for role in recorded.parents}
         committed.commit(uri, recorded.kind, listed, parents=parents, parameters=recorded.parameters, **statistics)
 
-    def test_child_of_other_bytes_is_told_with_its_parent(
+    def test_child_of_other_bytes_is_reported_with_its_parent(
         self, root: Root, model: Model, capsys: pytest.CaptureFixture[str]
     ) -> None:
         self.make_again(model.checkpoint, rows=4)

@@ -67,7 +67,7 @@ def test_listing_sizes_and_removal_are_retried_too(spoiling: Proxy, file: URI) -
     assert files.walk(file.parent) == []
 
 
-def test_refused_access_is_told_at_once_and_a_persistent_error_after_one_more_try(
+def test_refused_access_is_raised_at_once_and_a_persistent_error_after_one_more_try(
     spoiling: Proxy, file: URI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_verbs, "PATIENCE_S", 0.0)
@@ -90,7 +90,7 @@ def test_refused_access_is_told_at_once_and_a_persistent_error_after_one_more_tr
         ("checksum", r"\(InvalidArgument\); try AWS_REQUEST_CHECKSUM_CALCULATION=when_required"),
     ],
 )
-def test_refusal_is_told_in_the_words_of_the_server_with_its_own_next_step(
+def test_refusal_has_the_words_of_the_server_and_its_own_next_step(
     spoiling: Proxy, file: URI, fault: proxy.Fault, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weights").write_bytes(b"content")
@@ -134,7 +134,7 @@ def test_more_files_than_one_request_removes_are_removed_even_where_only_one_by_
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
-def test_full_disk_is_told_and_the_old_version_stays(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_and_the_old_version_stays(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
     try:
         files.put(URI(f"{tmp_path}/file"), b"old")

@@ -35,7 +35,7 @@ def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(tmp
         assert root in done.stdout
 
 
-def test_paths_below_the_working_directory_are_told_as_one_types_them_there(
+def test_paths_below_the_working_directory_are_printed_relative_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
