@@ -29,10 +29,8 @@ _NO_MEMORY = re.compile(r"can't allocate memory|(CUDA|Cuda) .*out of memory|CUBL
 EXPIRED_CODES = ("ExpiredToken", "InvalidToken")
 """Error codes of temporary keys that have expired: the next try finds new ones if they are renewed meanwhile."""
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-_TRANSIENT = (
-    *(500, 502, 503, 504, *EXPIRED_CODES, *_CONFLICTS),
-    *("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"),
-)
+_FAILURES = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown")
+_TRANSIENT = (500, 502, 503, 504, *EXPIRED_CODES, *_CONFLICTS, *_FAILURES)
 """HTTP statuses, and error codes of S3 whatever the status, after which a request, or one file in it, is retried."""
 
 

@@ -114,7 +114,8 @@ def replace(uri: URI, content: bytes | Path) -> None:
     if isinstance(content, bytes):
         _request("put_object", uri, Body=content)
     else:
-        with_retries(functools.partial(_put_file, content, uri))
+        put = _refusals(uri)(lambda: _s3fs().put_file(content, uri, chunksize=_PART_BYTES, max_concurrency=1))
+        with_retries(put)
 
 
 def create(uri: URI, content: bytes) -> None:
@@ -183,11 +184,6 @@ def _s3fs() -> "S3FileSystem":
     import s3fs
 
     return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)  # a cached one keeps expired keys
-
-
-def _put_file(content: Path, uri: URI) -> None:
-    with _refusals(uri):
-        _s3fs().put_file(content, uri, chunksize=_PART_BYTES, max_concurrency=1)
 
 
 def _remove(uri: URI, keys: Sequence[str]) -> None:

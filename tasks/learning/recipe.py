@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, Field, TypeAdapter
 
+from storage.manifest import JSON
 from storage.uri import check_name
 from tasks.learning import models, sources, user_code
 from tasks.learning.augment_settings import FileAugment, PixelAugment
@@ -244,7 +245,7 @@ class Recipe:
             if missing := [name for name, is_met in needed.items() if not is_met]:
                 raise ValueError(f"step must be eager without {' and '.join(missing)}, got 'graph'")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JSON:
         """Convert to JSON-ready values, from which `from_dict` makes the recipe again."""
         return dataclasses.asdict(self)
 
@@ -274,7 +275,7 @@ class Recipe:
         return settings
 
 
-def from_dict(values: dict[str, Any]) -> Recipe:
+def from_dict(values: JSON) -> Recipe:
     """Return the recipe that `to_dict` gave as `values`; raises `ValueError` as `Recipe` does."""
     try:
         return _RECIPE.validate_json(json.dumps(values))  # in JSON strict groups are made from objects
@@ -285,9 +286,9 @@ def from_dict(values: dict[str, Any]) -> Recipe:
 _RECIPE = TypeAdapter(Recipe)
 
 
-def flat(values: dict[str, Any]) -> dict[str, Any]:
+def flat(values: JSON) -> JSON:
     """Return `values` without groups; a variant is the value of its field, such as `optimizer: sgd`."""
-    fields: dict[str, Any] = {}
+    fields: JSON = {}
     for name, value in values.items():
         if name == "start" or not isinstance(value, dict):
             fields[name] = start_to_text(value) if name == "start" else value
