@@ -3,6 +3,7 @@
 import multiprocessing.util
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import uuid
@@ -19,6 +20,7 @@ from tests.runs import SHARED, await_that, prefect_home
 
 if TYPE_CHECKING:
     from tests.prefect_system import PrefectSystem
+    from tests.report_page.browser import Browser
     from tests.s3 import Server
 
 _IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
@@ -26,7 +28,19 @@ _LONG_S = 240
 """Seconds that a file of whole runs takes, if it has no limit of its own."""
 
 
+_TOOLS = ("file", "git", "ldconfig", "mount", "umount", "uname")
+"""Programs that end at once: a unit test may start them, or call code that does."""
+_started: list[str] = []
+"""Commands of the processes that this process started since the last test."""
+
+
+def _record(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "subprocess.Popen" and Path(os.fsdecode(arguments[0])).name not in _TOOLS:
+        _started.append(str(arguments[1]))
+
+
 def pytest_configure() -> None:
+    sys.addaudithook(_record)
     if _IS_ONE_OF_SEVERAL:  # threads of two processes on the same cores must not wait for each other by spinning
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     else:
@@ -38,14 +52,38 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with files that may take longest: at the end one pytest worker would wait for the other's."""
+    """Mark tests by what they need; begin with files that may take longest, at the end one worker would wait."""
     limits = dict.fromkeys((item.path for item in items), 0.0)
     for item in items:
-        limit = item.get_closest_marker("timeout")
-        is_long = item.get_closest_marker("slow") or item.path.parent == Path(__file__).parent
+        limit, is_slow = item.get_closest_marker("timeout"), item.get_closest_marker("slow")
+        if not is_slow:
+            item.add_marker("integration" if _needs_more(item) else "unit")
+        is_long = is_slow or item.path.parent == Path(__file__).parent
         limits[item.path] = max(limits[item.path], limit.args[0] if limit else 0, _LONG_S if is_long else 0)
     items.sort(key=lambda item: limits[item.path], reverse=True)
+
+
+def _needs_more(item: pytest.Item) -> bool:
+    """Whether a test needs more than this process: a fixture in its closure requests `integration`."""
+    assert isinstance(item, pytest.Function)
+    is_on_s3 = hasattr(item, "callspec") and item.callspec.params.get("root") == "s3"
+    return is_on_s3 or "integration" in item.fixturenames
+
+
+@pytest.fixture(scope="session")
+def integration() -> None:
+    """What a test or a fixture requests that starts a process or a server: it marks the test."""
+
+
+@pytest.fixture(autouse=True)
+def within_its_mark(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A unit test starts no process."""
+    yield
+    started, _started[:] = list(_started), []
+    if request.node.get_closest_marker("unit"):
+        assert not started, f"request the fixture `integration`: the test started {started[0]}"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -75,7 +113,7 @@ def no_listed_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def prefect_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Any, Any]]:
+def prefect_process(tmp_path_factory: pytest.TempPathFactory, integration: None) -> Iterator[dict[Any, Any]]:
     """The settings of a Prefect server that runs until the session ends; its thread alone has them in force."""
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
 
@@ -118,7 +156,7 @@ def prefect_server(prefect_process: dict[Any, Any]) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
+def s3(tmp_path_factory: pytest.TempPathFactory, integration: None) -> Iterator["Server"]:
     """A running S3 server with one bucket; the `AWS_*` variables point to it until the session ends."""
     from tests.s3 import serve  # the tests of GPUs run where S3's packages are missing
 
@@ -126,6 +164,15 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
         for name, value in server.environment().items():
             patch.setenv(name, value)
         yield server
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory, integration: None) -> Iterator["Browser"]:
+    """A headless Chromium."""
+    from tests.report_page.browser import chromium
+
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -138,7 +185,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator["PrefectSystem"]:
+def deployed(tmp_path_factory: pytest.TempPathFactory, integration: None) -> Iterator["PrefectSystem"]:
     """A Prefect server in line with prefect.yaml."""
     from tests.prefect_system import PrefectSystem
 

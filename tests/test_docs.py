@@ -166,6 +166,7 @@ def test_the_index_links_to_every_page() -> None:
     assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - linked == {"README.md"}
 
 
+@pytest.mark.usefixtures("integration")
 def test_the_installed_command_prints_the_version_of_the_project() -> None:
     version = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]
     command = [str(Path(sys.executable).with_name("data-to-model")), "--version"]

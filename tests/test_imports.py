@@ -17,6 +17,7 @@ _CHEAP = "storage.files, storage.tables, tasks.learning.recipes, tasks.learning.
         (f"{_CHEAP}, tasks.jobs.predict, tasks.jobs.preprocess", {"ray", "torch", "torchvision", "prefect", "s3fs"}),
     ],
 )
+@pytest.mark.usefixtures("integration")
 def test_modules_that_start_often_import_nothing_heavy(modules: str, heavy: set[str]) -> None:
     program = f"import sys, {modules}; print(*{heavy} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=True)

@@ -48,7 +48,7 @@ class Finished:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(tmp_path_factory: pytest.TempPathFactory, integration: None) -> Finished:
     """One run of one epoch, downloading over HTTP, from a working directory that is not the checkout."""
     folder = tmp_path_factory.mktemp("finished")
     root = Root(str(folder / "root"))

@@ -68,7 +68,7 @@ def exported(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def python(folder: Path) -> Path:
+def python(folder: Path, integration: None) -> Path:
     """The interpreter of an environment that holds only what the page names."""
     return environments.make(folder / "environment", "onnxruntime", "pillow", "numpy")
 

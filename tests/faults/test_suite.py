@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from storage import failpoints
 from tests.faults import injection
 from tests.faults.__main__ import make_plan, parser
@@ -24,6 +26,7 @@ def test_a_failpoint_without_a_handler_does_nothing() -> None:
     failpoints.failpoint("write", "anywhere")
 
 
+@pytest.mark.usefixtures("integration")
 def test_a_fault_is_injected_into_one_process_and_all_failpoints_are_recorded(tmp_path: Path) -> None:
     fault = injection.fault("write", "/part", skip=1, action="raise", once=tmp_path / "once")
     program = (

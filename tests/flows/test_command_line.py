@@ -13,6 +13,7 @@ from tasks.learning import recipes
 from tests.runs import CHECKOUT
 
 
+@pytest.mark.usefixtures("integration")
 def test_sigterm_ends_a_command_with_one_line_also_within_a_flow() -> None:
     program = "import time; from storage.exits import guarded; from prefect.utilities.engine import capture_sigterm\n"
     program += "def work():\n    with capture_sigterm():\n        print('begun', flush=True); time.sleep(60)\n"
@@ -35,6 +36,7 @@ def test_sigterm_ends_a_command_with_one_line_also_within_a_flow() -> None:
     ],
     ids=" ".join,
 )
+@pytest.mark.usefixtures("integration")
 def test_a_wrong_request_imports_neither_prefect_nor_ray_and_first_prints_that_it_starts(
     words: list[str], tmp_path: Path
 ) -> None:
@@ -70,6 +72,7 @@ def test_an_empty_call_is_the_help_in_whole_sentences_and_recipes_explain_every_
     assert all(meaning.strip() for meaning in meanings) and "store=pixels  (pixels|files; default: pixels)" in fields
 
 
+@pytest.mark.usefixtures("integration")
 def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
     program = "from storage.exits import guarded; from storage.terminal import show; "
     program += "guarded(lambda: [show('line') for _ in range(100_000)] and 0)"

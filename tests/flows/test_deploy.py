@@ -80,6 +80,7 @@ def test_deployments_of_ones_own_in_a_second_file_need_only_what_is_theirs(
 
 
 @pytest.mark.parametrize(("checkout", "expected"), [("worker's", "worker's"), (None, 'deployed "$HOME`')])
+@pytest.mark.usefixtures("integration")
 def test_a_worker_finds_the_code_at_pipeline_checkout_or_where_it_was_deployed_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: str | None, expected: str
 ) -> None:

@@ -61,7 +61,7 @@ def start(folder: Path, *, seconds: float = 0, **env: str) -> "subprocess.Popen[
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path: Path, integration: None) -> Path:
     prefect_home(tmp_path / "home")
     return tmp_path / "home"
 

@@ -152,6 +152,7 @@ def test_a_cluster_that_does_not_answer_is_told_unless_nothing_is_to_do(
         ("prefect", "512k", "PREFECT_HOME={disk}: its disk is full; set PREFECT_HOME to another"),
     ],
 )
+@pytest.mark.usefixtures("integration")
 def test_a_full_disk_is_told(check: Check, tmp_path: Path, disk: str, size: str, message: str) -> None:
     (tmp_path / disk).mkdir(exist_ok=True)
     try:

@@ -17,7 +17,7 @@ from storage.uri import Root
 from tasks.report import report
 from tests import committed
 from tests.prefect_system import free_port
-from tests.report_page.browser import VIEWS, chromium
+from tests.report_page.browser import VIEWS, Browser
 from tests.report_page.results import commit_results
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -68,7 +68,7 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(root: Root) 
 
 
 def test_the_report_opens_from_the_link_on_prefects_page_or_its_place_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, decision = commit_results(tmp_path / "Meine Projekte %20")
     monkeypatch.setenv("PIPELINE_STORAGE", str(plan.root))
@@ -88,9 +88,7 @@ def test_the_report_opens_from_the_link_on_prefects_page_or_its_place_is_named(
         assert link is not None, text
         monkeypatch.setenv("PIPELINE_STORAGE", str(tmp_path / "elsewhere"))
         assert "Open this file in a browser" in published()[1], "that root is not the one that is served"
-        (tmp_path / "profile").mkdir()
-        with chromium(tmp_path / "profile") as browser:
-            browser.open(link[1], VIEWS["light"])
-            assert browser.evaluate("document.querySelector('h1').textContent").strip()
-            assert browser.evaluate("document.images.length && [...document.images].every(one => one.naturalWidth)")
-            assert not browser.seen("Log.entryAdded") and browser.evaluate("location.href") == link[1]
+        browser.open(link[1], VIEWS["light"])
+        assert browser.evaluate("document.querySelector('h1').textContent").strip()
+        assert browser.evaluate("document.images.length && [...document.images].every(one => one.naturalWidth)")
+        assert not browser.seen("Log.entryAdded") and browser.evaluate("location.href") == link[1]

@@ -27,7 +27,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mirror() -> Iterator[Mirror]:
+def mirror(integration: None) -> Iterator[Mirror]:
     """A mirror with the files of `mnist-sample`."""
     with mirrors.serve(FOLDER) as running:
         yield running

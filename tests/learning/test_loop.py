@@ -53,7 +53,7 @@ def undisturbed(digits: dict[str, Split], module_path: Path, one_thread: None) -
 
 
 @pytest.fixture(scope="module")
-def two_ranks(digits: dict[str, Split], module_path: Path) -> Iterator[list[dict[str, Any]]]:
+def two_ranks(digits: dict[str, Split], module_path: Path, integration: None) -> Iterator[list[dict[str, Any]]]:
     """What each of two processes found, see `ranks.py`."""
     folder = module_path / "ranks"
     folder.mkdir()

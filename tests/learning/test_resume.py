@@ -51,6 +51,7 @@ def test_a_schedule_of_ones_own_goes_on_where_it_was(digits: dict[str, Split], t
         pytest.param(FINE_TUNING, 3, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.usefixtures("integration")
 def test_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
     digits: dict[str, Split], tmp_path: Path, settings: dict[str, Any], after: int
 ) -> None:

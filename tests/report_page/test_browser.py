@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,12 @@ from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
 from tasks.report import gather
 from tasks.report_page import pictures
-from tests.report_page.browser import VIEWS, Browser, View, chromium
+from tests.report_page.browser import VIEWS, Browser, View
 from tests.report_page.results import commit_results
 from tests.report_page.test_report_page import fake_data, with_data, with_decision
 
 _CHECKS = Path(__file__).with_name("page.js").read_text()
 _MIN_CONTRAST = 4.5  # WCAG 2, AA
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
-        yield browser
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,6 @@
 """The page of all runs in a real browser: true to storage, legible, and harmless."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,12 @@ from flows.__main__ import main
 from storage import files, manifest, registry
 from storage.uri import Root
 from tasks import report_page
-from tests.report_page.browser import VIEWS, Browser, chromium
+from tests.report_page.browser import VIEWS, Browser
 from tests.report_page.finished_runs import commit_run, commit_runs
 from tests.report_page.test_browser import ask
 
 _SHOWN = "[...document.querySelectorAll('.runs tbody tr')].filter((row) => row.checkVisibility())"
 _HOSTILE = "<img src=x onerror=alert(1)></script><script>document.title='taken'</script>"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
-        yield browser
 
 
 def write(root: Root) -> Path:

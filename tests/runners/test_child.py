@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tasks.runners.child import Child
 from tests.runs import CHECKOUT, await_that
 
@@ -29,6 +31,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.usefixtures("integration")
 def test_everything_a_child_started_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     pid_file, folder = tmp_path / "pid", tmp_path / "scratch"
     folder.mkdir()
@@ -40,6 +43,7 @@ def test_everything_a_child_started_ends_when_its_owner_is_killed(tmp_path: Path
     await_that(lambda: not folder.exists(), limit_s=5)
 
 
+@pytest.mark.usefixtures("integration")
 def test_a_child_of_a_child_still_removes_its_folder(tmp_path: Path) -> None:
     pid_file, folder = tmp_path / "pid", tmp_path / "scratch"
     folder.mkdir()

@@ -64,6 +64,7 @@ def another_run() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("is_made", [False, True])
+@pytest.mark.usefixtures("integration")
 def test_a_run_waits_beyond_its_deadline_until_another_is_killed_and_makes_nothing_that_was_made_meanwhile(
     predict: PredictSpec, caplog: pytest.LogCaptureFixture, is_made: bool
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_run_waits_beyond_its_deadline_until_another_is_killed_and_makes_nothi
     assert any(message.startswith(WAITING) for message in caplog.messages)
 
 
+@pytest.mark.usefixtures("integration")
 def test_a_run_keeps_its_turn_from_its_first_job_to_its_end(predict: PredictSpec) -> None:
     with contextlib.ExitStack() as locks:
         runner = LockingRunner(Recorder(), locks)

@@ -338,6 +338,7 @@ class TestProcess:
         monkeypatch.setenv("PIPELINE_STORAGE", f"{tmp_path}/data/")
         assert len(ask("ls").out) == 7
 
+    @pytest.mark.usefixtures("integration")
     def test_undecodable_file_names_are_printed_escaped(self, tmp_path: Path) -> None:
         model = results.run(Root(f"{tmp_path}/data"), "model")
         stray = Path(os.fsdecode(f"{model.raw}/".encode() + b"stray-\xff"))

@@ -86,6 +86,7 @@ class TestContract:
             files.remove(root.child(name))
             assert not files.exists(root.child(f"{name}/file"))
 
+    @pytest.mark.usefixtures("integration")
     def test_killed_writer_leaves_only_whole_files(self, root: Root) -> None:
         program = (
             "import sys; from storage import files; from storage.uri import URI; root = URI(sys.argv[1])\n"

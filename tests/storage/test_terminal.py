@@ -21,6 +21,7 @@ def test_control_characters_of_a_name_are_shown_and_not_obeyed(capsys: pytest.Ca
     )
 
 
+@pytest.mark.usefixtures("integration")
 def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(tmp_path: Path) -> None:
     folder = tmp_path / "my project"
     root = Root(str(folder / "data"))

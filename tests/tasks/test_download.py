@@ -28,7 +28,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mirror() -> Iterator[Mirror]:
+def mirror(integration: None) -> Iterator[Mirror]:
     with mirrors.serve(FOLDER) as running:
         yield running
 
