@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _needs_more(item: pytest.Item) -> bool:
     """Whether a test needs more than this process: a fixture in its closure requests `integration`."""
     assert isinstance(item, pytest.Function)
-    is_on_s3 = hasattr(item, "callspec") and item.callspec.params.get("root") == "s3"
+    is_on_s3 = hasattr(item, "callspec") and item.callspec.params.get("each_root") == "s3"
     return is_on_s3 or "integration" in item.fixturenames
 
 
@@ -132,6 +132,7 @@ def prefect_process(tmp_path_factory: pytest.TempPathFactory, integration: None)
     with ThreadPoolExecutor(1) as pool:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PREFECT_HOME", str(home))
+            patch.setenv("PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL", "0.1")  # tests wait for events
             patch.delenv("PREFECT_API_URL", raising=False)
             server = pool.submit(serve)
             await_that(lambda: len(settings) == 2 or server.done())
@@ -175,8 +176,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory, integration: None) -> Iter
         yield browser
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    """An empty storage root of the test's own."""
+    return Root(str(tmp_path / "root"))
+
+
 @pytest.fixture(params=["local", "s3"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
+def each_root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
     """An empty storage root of the test's own, once on a disk and once on S3."""
     if request.param == "local":
         return Root(str(tmp_path / "root"))

@@ -32,19 +32,19 @@ STOP_S = {"local": 0.25, "s3": 1.0}
 
 @pytest.mark.slow
 def test_contending_processes_lose_and_damage_nothing(
-    root: Root, tmp_path: Path, request: pytest.FixtureRequest
+    each_root: Root, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    kind = "s3" if root.is_s3 else "local"
-    environment = request.getfixturevalue("s3").environment() if root.is_s3 else {}
+    kind = "s3" if each_root.is_s3 else "local"
+    environment = request.getfixturevalue("s3").environment() if each_root.is_s3 else {}
     steps = int(os.environ.get("CONTENTION_STEPS", STEPS[kind])) // WORKERS
     logs = [tmp_path / f"{number}.jsonl" for number in range(WORKERS)]
-    specs = [Spec(root=root, log=log, seed=SEED, steps=steps, environment=environment) for log in logs]
+    specs = [Spec(root=each_root, log=log, seed=SEED, steps=steps, environment=environment) for log in logs]
     strikes = _run(specs, STOP_S[kind])
     print(f"seed {SEED}: {strikes}")
     outcomes = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     assert [outcome["error"] for outcome in outcomes if "error" in outcome] == []
     _check_commits(outcomes)
-    _check_registry(root, outcomes)
+    _check_registry(each_root, outcomes)
     assert strikes["stopped"] and strikes["killed"]
     assert sum("begun" in outcome for outcome in outcomes) == steps * WORKERS
 

@@ -36,13 +36,13 @@ _SETTINGS = {"model": "small-cnn", "image_size": 32, "epochs": 3, "batch_size": 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_two_machines_that_are_killed_come_to_one_result_and_leave_nothing_behind(
-    root: Root, tmp_path: Path, number: int
+    each_root: Root, tmp_path: Path, number: int
 ) -> None:
     chance = random.Random(number)
     images = write_folder(tmp_path / "images", train=8, test=3)
     for path in BROKEN:
         (images / path).unlink()
-    machines = [_Machine(root, images, tmp_path / name, chance) for name in ("first", "second")]
+    machines = [_Machine(each_root, images, tmp_path / name, chance) for name in ("first", "second")]
     try:
         await_that(lambda: not [machine for machine in machines if not machine.is_done()], interval_s=0.05)
     finally:
@@ -50,12 +50,12 @@ def test_two_machines_that_are_killed_come_to_one_result_and_leave_nothing_behin
             machine.process.kill()
     first, second = (json.loads(machine.outcome.read_text()) for machine in machines)
     assert first == second, "the two came to different results"
-    assert len(registry.history(root, _MODEL)) == 1
-    assert main(["verify", "--deep", "--storage", root]) == 0
-    garbage = Garbage(root, keep_days=1, now=time.time() + 8 * _DAY_S)
+    assert len(registry.history(each_root, _MODEL)) == 1
+    assert main(["verify", "--deep", "--storage", each_root]) == 0
+    garbage = Garbage(each_root, keep_days=1, now=time.time() + 8 * _DAY_S)
     list(garbage.remove(garbage.find()))
-    left = {entry.path for entry in files.walk(root)}
-    assert not left ^ _belonging(root), f"gc left something behind: {sorted(left ^ _belonging(root))}"
+    left = {entry.path for entry in files.walk(each_root)}
+    assert not left ^ _belonging(each_root), f"gc left something behind: {sorted(left ^ _belonging(each_root))}"
 
 
 class _Machine:

@@ -47,9 +47,8 @@ def trained(name: str) -> Model:
     return Model(classifier, [], precision="fp32").eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize(
-    "name", [lite0.MODEL, *(pytest.param(f"timm/{name}", marks=pytest.mark.slow) for name in RANDOM)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [lite0.MODEL, *(f"timm/{name}" for name in RANDOM)])
 def test_real_architecture_is_equal_to_its_file_on_1000_images(name: str, rows: DatasetURI) -> None:
     model = trained(name)
     exported = onnx_file.load(onnx_file.write(model, {}))

@@ -107,6 +107,7 @@ def test_what_need_not_go_through_a_proxy_still_need_not(monkeypatch: pytest.Mon
         monkeypatch.delenv("no_proxy", raising=False)
 
 
+@pytest.mark.slow
 def test_a_home_of_another_prefect_ends_a_run_with_prefects_message_and_how_to_use_another(
     tmp_path: Path, home: Path
 ) -> None:

@@ -25,6 +25,8 @@ from tests.jobs import raw
 from tests.jobs.raw import reader
 from tests.s3 import Server
 
+pytestmark = pytest.mark.slow
+
 _BATCH = 8
 
 

@@ -60,6 +60,7 @@ with watched(limit_s=1):
 """
 
 
+@pytest.mark.slow
 def test_only_a_worker_without_progress_ends_and_prints_where_it_stood() -> None:
     program = [sys.executable, "-c", _WORKER]
     ended = subprocess.run(program, cwd=CHECKOUT, capture_output=True, text=True, timeout=60)

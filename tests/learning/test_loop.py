@@ -53,7 +53,7 @@ def undisturbed(digits: dict[str, Split], module_path: Path, one_thread: None) -
 
 
 @pytest.fixture(scope="module")
-def two_ranks(digits: dict[str, Split], module_path: Path, integration: None) -> Iterator[list[dict[str, Any]]]:
+def two_ranks(digits: dict[str, Split], module_path: Path) -> Iterator[list[dict[str, Any]]]:
     """What each of two processes found, see `ranks.py`."""
     folder = module_path / "ranks"
     folder.mkdir()
@@ -132,6 +132,7 @@ class TestRun:
         assert seen[0].dtype == torch.uint8 and not torch.equal(seen[0], plain)
 
 
+@pytest.mark.slow
 class TestTwoRanks:
     @pytest.mark.parametrize("which", ["epoch", "idle", "idle in pieces"])  # idle: some weights get no gradient
     def test_ranks_end_with_equal_weights_and_statistics(self, two_ranks: list[dict[str, Any]], which: str) -> None:

@@ -46,12 +46,12 @@ def test_a_schedule_of_ones_own_goes_on_where_it_was(digits: dict[str, Split], t
     ("settings", "after"),
     [
         ({"model": "drawing"}, 1),
-        pytest.param({"model": "resnet18"}, 1, marks=pytest.mark.slow),
-        pytest.param(FINE_TUNING, 1, marks=pytest.mark.slow),
-        pytest.param(FINE_TUNING, 3, marks=pytest.mark.slow),
+        ({"model": "resnet18"}, 1),
+        (FINE_TUNING, 1),
+        (FINE_TUNING, 3),
     ],
 )
-@pytest.mark.usefixtures("integration")
+@pytest.mark.slow
 def test_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
     digits: dict[str, Split], tmp_path: Path, settings: dict[str, Any], after: int
 ) -> None:

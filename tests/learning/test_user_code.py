@@ -114,7 +114,7 @@ def test_every_file_of_a_folder_is_part_of_the_model_and_each_version_keeps_its_
 
 
 @pytest.mark.parametrize("shipped", [False, True])
-@pytest.mark.usefixtures("integration")
+@pytest.mark.slow
 def test_another_process_finds_a_folder_too_and_refuses_another_version(folder: Path, shipped: bool) -> None:
     name = recipes.load(f"{folder}:recipe").model.replace("network", "reading")
     program = "from tasks.learning import models\n"

@@ -1,4 +1,4 @@
-"""Commands in this process."""
+"""Roots of both kinds, and commands in this process."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from flows.__main__ import main
+from storage.uri import Root
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,3 +35,9 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
         return Answer(code, output.out.splitlines(), output.err.splitlines())
 
     return ask
+
+
+@pytest.fixture
+def root(each_root: Root) -> Root:
+    """An empty storage root: what storage promises holds on a disk and on S3."""
+    return each_root
