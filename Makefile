@@ -26,12 +26,11 @@ check: $(VENV)/.installed ## check formatting, lint, types and import direction
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/pytest -q tests/test_imports.py
 
-test: $(VENV)/.installed ## run the tests, takes minutes (ARGS="-k name" selects some)
-	$(BIN)/pytest -m "not slow" $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
+test: $(VENV)/.installed ## run the unit and integration tests, takes minutes (ARGS="-k name" or ARGS="-m unit" selects some)
+	$(BIN)/pytest -m "unit or integration" $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
-test-slow: $(VENV)/.installed ## run the slow tests, which kill whole runs and train twice
+test-slow: $(VENV)/.installed ## run the other tests, which kill whole runs, train twice or take longer than 5 s
 	$(BIN)/pytest -m slow $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
 test-gpu: $(VENV)/.installed ## run the tests of a GPU; without one most are skipped (next: python -m benchmarks.gpu)
