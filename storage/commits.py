@@ -4,7 +4,6 @@ import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 from storage import files, manifest, reference
 from storage.kinds import KINDS
@@ -40,9 +39,9 @@ def commit(
     *,
     kind: str,
     parents: Mapping[str, URI | Parent],
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, object],
     listed: Sequence[File],
-    schema: Mapping[str, Any] | None = None,
+    schema: Mapping[str, object] | None = None,
     statistics: Statistics,
 ) -> Manifest:
     """Commit a result in one step; the first committer wins, and every committer gets the winner's manifest.

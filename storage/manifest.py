@@ -67,14 +67,14 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
     fingerprint: str
     parents: dict[str, Parent]
     """Parents by role; the method `parent` returns a parent's URI."""
-    parameters: dict[str, Any]
+    parameters: JSON
     """Everything besides the parents that decided the bytes; what `auto` resolved to is in `statistics`."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, git commit."""
     files: tuple[File, ...]
     rows: int
     """Number of rows over all files."""
-    columns: dict[str, Any] = Field(alias="schema")
+    columns: JSON = Field(alias="schema")
     """Columns with their types and metadata, such as class names; empty if the files are not tables."""
     statistics: SerializeAsAny[Statistics]
     """Of the class that the kind names; `statistics_of` returns it as such."""

@@ -2,9 +2,9 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from storage import process
+from storage.manifest import JSON
 from tasks.images import content_split, user_files
 from tasks.images.pieces import Piece, Work, Written
 from tasks.images.user_files import finish as finish
@@ -90,7 +90,7 @@ def _are_grouped(spec: IngestSpec) -> bool:
     return "group" in spec.parameters
 
 
-def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, Any]]:
+def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, JSON]:
     content, digest = user_files.read(spec, file)
     image, problem = user_files.decoded(content, spec)
     return image, {"size": file.size, "sha256": digest, "unreadable": int(image is None), "problem": problem}

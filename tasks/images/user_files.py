@@ -7,14 +7,14 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage import commits, files, s3, tables
-from storage.manifest import File
+from storage.manifest import JSON, File
 from storage.statistics import Origin, Provenance, Unreadable
 from storage.uri import URI
 from tasks.images import row_tables, thumbnail_parts
@@ -112,7 +112,7 @@ def written(
     split: str,
     parts: Sequence[File],
     labels: Sequence[int | None],
-    sources: Sequence[dict[str, Any]],
+    sources: Sequence[JSON],
     problems: Mapping[str, str],
 ) -> Written:
     """Describe a written piece: its parts, labels and files, and the `problems` of unreadable images by name."""

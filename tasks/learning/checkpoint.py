@@ -14,11 +14,11 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from storage import files
+from storage.manifest import JSON
 from storage.statistics import EpochMetrics, ModelSpec, Resolved
 from storage.uri import URI
 from tasks.learning.epoch_metrics import best_epoch, is_last
@@ -34,11 +34,11 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     """Everything in a checkpoint except tensors."""
 
     model: ModelSpec
-    recipe: dict[str, Any]
+    recipe: JSON
     """The recipe it was trained by."""
     prepared: str
     """Fingerprint of the dataset it was trained on, and digests of its content and of the initial weights."""
-    parameters: dict[str, Any]
+    parameters: JSON
     """Parameters that decided the weights, as hashed in the fingerprint."""
     resolved: Resolved
     epoch: int

@@ -1,17 +1,17 @@
 """Epochs without torch: batch sizes before an epoch, metrics after it, and its errors."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from storage.error_policy import Permanent
+from storage.manifest import JSON
 from storage.statistics import EpochMetrics
 
 IMBALANCE = 3
 """Training rows of the largest class, as a multiple of the smallest one's, from which classes are unbalanced."""
 
 
-TrainingFields = Mapping[str, Any]
+TrainingFields = JSON
 """Fields of a recipe's group `training`."""
 
 

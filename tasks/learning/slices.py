@@ -1,10 +1,11 @@
 """Slices of the test rows, such as those of one camera: which are significantly worse than others of their classes."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from storage.manifest import JSON
 from storage.statistics import Slice
 from tasks.learning.metrics import wilson
 
@@ -36,7 +37,7 @@ def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> lis
     Returns:
         The slices of each fact, the largest first.
     """
-    slices: list[dict[str, Any]] = []
+    slices: list[JSON] = []
     for fact, values in facts.items():
         counts = values.value_counts().sort_index().sort_values(ascending=False, kind="stable")
         if len(counts) == 1 and counts.iloc[0] == len(values):
@@ -66,7 +67,7 @@ def describe(entry: Slice) -> str:
     )
 
 
-def _compared(is_in: np.ndarray, labels: np.ndarray, is_right: np.ndarray) -> dict[str, Any]:
+def _compared(is_in: np.ndarray, labels: np.ndarray, is_right: np.ndarray) -> JSON:
     num_classes = int(labels.max()) + 1
     rows, wrong, own, own_wrong = (
         np.bincount(labels[some], minlength=num_classes)
@@ -74,7 +75,7 @@ def _compared(is_in: np.ndarray, labels: np.ndarray, is_right: np.ndarray) -> di
     )
     both = (own > 0) & (own < rows)
     num_rows, right = int(own.sum()), int(own.sum() - own_wrong.sum())
-    compared: dict[str, Any] = {"rows": num_rows, "right": right, "accuracy": right / num_rows}
+    compared: JSON = {"rows": num_rows, "right": right, "accuracy": right / num_rows}
     compared |= {"interval": wilson(right / num_rows, num_rows), "others": None}
     compared |= {"p_value": None, "p_corrected": None, "is_worse": False}
     if both.any():

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import jinja2
@@ -16,6 +15,7 @@ from markupsafe import Markup, escape
 from storage.admin import runs
 from storage.decision import METRICS, Decision, metric_title
 from storage.kinds import REPORT
+from storage.manifest import JSON
 from storage.statistics import CheckpointStatistics, Pair, PairKind, Slice
 from storage.uri import URI, Root
 from tasks.jobs.preprocess.data_problems import DataProblem
@@ -80,7 +80,7 @@ class ReportData:
     """Notice that the data set is only a bundled sample; None for the real data set."""
     decision: Decision
     """Whether the model was promoted, why, by which gate, and the metrics of the champion it was compared with."""
-    evaluated: dict[str, Any]
+    evaluated: JSON
     """Content of the evaluation's files by name, as `tasks.evaluate` writes them: `metrics`, `per_class`, ..."""
     trained: CheckpointStatistics
     """Shown are the history, the best epoch and the seconds."""
@@ -88,7 +88,7 @@ class ReportData:
     """Names of the classes, in the order of the confusion matrix."""
     lineage: tuple[LineageStep, ...]
     """From the raw files to the report, in order."""
-    parameters: dict[str, Any]
+    parameters: JSON
     """All fields of the recipe, the number of workers and the resolved values."""
     command: str
     """Shell command that reproduces this model."""
@@ -102,7 +102,7 @@ class ReportData:
     """Rows of each class, by split; empty if the dataset does not record them."""
     data_problems: tuple[DataProblem, ...] = ()
     """Problems of the data, shown in the section Data and in the banner."""
-    against: Mapping[str, Any] | None = None
+    against: JSON | None = None
     """What is different from the champion before, from `tasks.comparing.diff`; None if there was none."""
     against_note: str = ""
     """Why it cannot be compared with the champion before."""
@@ -110,7 +110,7 @@ class ReportData:
     """The worst first."""
     class_samples: Mapping[str, Sequence[np.ndarray]] = dataclasses.field(default_factory=dict)
     """Some training images of each class, or of some classes if there are many."""
-    left_out: tuple[Mapping[str, Any], ...] = ()
+    left_out: tuple[JSON, ...] = ()
     """Rows that were left out: `class` or None, `place`, `reason`, and `image` (None if unreadable)."""
 
 
@@ -208,7 +208,7 @@ def percent(part: float, whole: float) -> str:
     return f"{math.floor(1000 * part / whole + 1e-9) / 10:g}\u00a0%" if whole else "–"
 
 
-def chosen_confidence(coverage: Sequence[Mapping[str, Any]]) -> tuple[float, Mapping[str, Any] | None]:
+def chosen_confidence(coverage: Sequence[JSON]) -> tuple[float, JSON | None]:
     """Return the highest of some goals, and the lowest confidence at and above which at least that share is right.
 
     The lower end of the 95 % interval counts, as other images are not right as often as those by which a confidence was
@@ -227,7 +227,7 @@ def accuracy_interval(metrics: Mapping[str, float]) -> str:
     return f"{abs(low):.4f} to {high:.4f}"  # a share of 0 gives -1e-17
 
 
-def _covered(coverage: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+def _covered(coverage: Sequence[JSON], chosen: JSON | None) -> Iterator[JSON]:
     """Yield the rows of the table of confidences: some round ones and `chosen`, unless they cover the same rows."""
     rows = None
     for row in coverage:

@@ -4,12 +4,13 @@ import base64
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import escape
 
+from storage.manifest import JSON
 from storage.statistics import EpochMetrics
 from tasks.learning.metrics import wilson
 
@@ -65,7 +66,7 @@ def learning_curve(history: Sequence[EpochMetrics], quantity: str, *, best_epoch
     return _svg(figure, name=quantity, label=label)
 
 
-def reliability(calibration: Sequence[Mapping[str, Any]]) -> str:
+def reliability(calibration: Sequence[JSON]) -> str:
     """Plot accuracy with its interval against mean confidence by bin, above the number of rows per bin, as SVG."""
     bins = [entry for entry in calibration if entry["count"]]
     accuracies = [entry["accuracy"] for entry in bins]

@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import re
-from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
 
@@ -295,7 +294,7 @@ def test_confidence_of_the_sentence_is_proven_by_the_test_rows_that_it_names(usu
 def test_few_rows_prove_less_and_fewer_than_a_hundred_nothing(
     coverage: list[tuple[int, int]], expected: tuple[float, int | None]
 ) -> None:
-    rows: list[Mapping[str, Any]] = [{"rows": count, "right": right} for count, right in coverage]
+    rows: list[dict[str, int]] = [{"rows": count, "right": right} for count, right in coverage]
     goal, row = chosen_confidence(rows)
     assert (goal, rows.index(row) if row else None) == expected
 

@@ -4,7 +4,6 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -172,7 +171,7 @@ def places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:
     """Name the file of each row, with the id if the file has several; without a table of `sources`, split and id."""
     if sources is None:
         return [f"{split} id {id_}" for split, id_ in zip(rows["source"], rows["id"], strict=True)]
-    names: dict[Any, str] = {}
+    names: dict[object, str] = {}
     for split, some in rows.groupby("source", observed=True):
         origins = row_tables.find(sources, str(split), some["row"])
         files = zip(some.index, origins["path"], origins["rows"], some["id"], strict=True)
