@@ -224,14 +224,6 @@ def touch(folder: URI, *paths: str) -> None:
         files.put(folder.child(path), str(number).encode())
 
 
-def test_link_in_place_of_a_class_folder_is_left_out_and_named(local: Root) -> None:
-    touch(local, *WHOLE)
-    Path(local, "train/owl").symlink_to(Path(local, "train/cat"))
-    assert [str(files) for files in user_images.find(local).left_out] == [
-        "1 file is left out (links to folders, which are not followed): train/owl"
-    ]
-
-
 def test_complete_shards_and_single_files_are_accepted(local: Root) -> None:
     shards = [f"train-0000{number}-of-00002.parquet" for number in (0, 1)]
     touch(local, *shards, *(f"data/test_{number}_of_2.parquet" for number in (1, 2)))

@@ -117,20 +117,6 @@ class TestMirrorAddress:
         with pytest.raises(ValueError, match=re.escape(message)):
             dataclasses.replace(SOURCE, mirrors=("https://host/a@b/", mirror))
 
-    def test_address_is_shown_without_its_query_by_the_log_and_by_errors(self, tmp_path: Path, mirror: Mirror) -> None:
-        lines: list[str] = []
-
-        def log(message: str, *about: Any) -> None:
-            lines.append(message % about)
-
-        address = f"{mirror.address}?key=secret&file="
-        with pytest.raises(DownloadFailed) as caught:
-            downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[address], log=log)
-        assert f"{mirror.address}: HTTP Error 404" in str(caught.value)
-        downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[address, mirror.address], log=log)
-        assert lines[-1].endswith(mirror.address)
-        assert "secret" not in " ".join([str(caught.value), *lines])
-
 
 class TestSources:
     def test_mnist_has_the_checksums_and_mirrors_of_torchvision(self) -> None:
