@@ -17,7 +17,6 @@ from tests.clusters import TwoNodes
 from tests.faults import checker, injection
 from tests.faults.harness import Harness
 from tests.faults.history import Event, step_of
-from tests.faults.proxy import Fault, RequestFault
 from tests.runs import Run, await_that
 
 LIMIT_S = 300.0
@@ -174,10 +173,6 @@ class Case:
         self.history.add(point="outside", struck="damage", at=what)
         self.once.touch()
         change()
-
-    def inject_request_faults(self, fault: Fault, method: str, part: str, *, times: int = 1) -> None:
-        """Inject the fault into the next S3 requests of this kind."""
-        self.harness.proxy.pending.append(RequestFault(fault=fault, method=method, part=part, times=times))
 
     def until(
         self, condition: Callable[[], _Value], what: str, *, interval_s: float = 0.1, limit_s: float = LIMIT_S

@@ -53,8 +53,7 @@ class RequestFault:
     """GET, PUT, ..."""
     part: str
     """Of the path, such as `/_manifest.json`."""
-    times: int = 1
-    """How many requests; the later ones get what they ask for."""
+    times: int
 
 
 class Proxy:
@@ -68,6 +67,10 @@ class Proxy:
         self.requests: Counter[str] = Counter()
         self._taking = threading.Lock()
         self.ended = threading.Event()
+
+    def inject(self, fault: Fault, *methods: str, part: str = "", times: int = 1) -> None:
+        """Give the next `times` requests of each of `methods` whose path holds `part` a fault, and no others."""
+        self.pending = [RequestFault(fault=fault, method=method, part=part, times=times) for method in methods]
 
     def fault_of(self, method: str, path: str) -> Fault | None:
         """What the request that just came in gets."""

@@ -19,7 +19,6 @@ from tasks.planning import data_option, image_check, make_plan, plan
 from tasks.preprocess import preprocess
 from tasks.runners.runner import InProcessRunner
 from tests.faults import proxy
-from tests.faults.proxy import RequestFault
 from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
 from tests.ingested import ingested
 from tests.runs import options_of
@@ -134,7 +133,7 @@ def test_lost_and_found_and_hidden_folders_are_skipped_whether_they_may_be_looke
 def test_keys_that_no_uri_can_name_are_counted(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with proxy.serve(s3.endpoint) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
-        server.pending = [RequestFault(fault="odd keys", method="GET", part="")]
+        server.inject("odd keys", "GET")
         listed = found(URI("s3://photos/all"))
     assert [file.path for file in listed.files] == ["test/a/3.png", "train/a/1.png", "train/b/2.png"]
     odd = {"part of the key is empty, '.' or '..'; rename them": (2, ["train/../5.png", "train/a//4.png"])}

@@ -27,12 +27,12 @@ def _s3_fault(case: Case, *, fault: Fault, way: str) -> dict[str, Any]:
     )
     case.begin(after=after, on_s3=True)
     if way == "reads":
-        case.inject_request_faults(fault, "GET", source, times=1 if fault in ("stall", "403") else 2)
+        case.harness.proxy.inject(fault, "GET", part=source, times=1 if fault in ("stall", "403") else 2)
     elif way == "writes":
-        case.inject_request_faults(fault, "PUT", target)
+        case.harness.proxy.inject(fault, "PUT", part=target)
     else:
         shelf = "/checkpoints/" if "epoch" in target else target
-        case.inject_request_faults(fault, "PUT", case.harness.golden_path(shelf, "/" + manifest.NAME))
+        case.harness.proxy.inject(fault, "PUT", part=case.harness.golden_path(shelf, "/" + manifest.NAME))
     run = case.start()
     if fault != "403":
         return case.expect_recovery(run, may_retry=False)
