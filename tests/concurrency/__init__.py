@@ -1,1 +1,1 @@
-"""Processes contend for commits and the registry, and two machines carry out the same run, while they are killed."""
+"""Processes contend for commits and the registry while they are stopped and killed."""

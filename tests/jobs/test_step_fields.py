@@ -71,16 +71,6 @@ def test_temperature_of_a_checkpoint_lowers_the_loss_of_validation_rows_and_chan
     assert torch.equal(probabilities.argmax(1), logits.argmax(1))
 
 
-def test_loaders_give_the_same_weights_with_torchvisions_transforms(prepared: DatasetURI, tmp_path: Path) -> None:
-    changes = {"policy": "trivial", "erasing": 0.5, "mixup": 0.2, "cutmix": 1.0, "epochs": 2}
-    models = []
-    for loader in ("resident", "streaming"):
-        spec = raw.to_train(Root(str(tmp_path)), prepared, name=loader, loader=loader, **changes)
-        run(spec)
-        models.append(training_state.load_model(spec.target)[0].state_dict())
-    assert same(*models)
-
-
 @pytest.mark.parametrize(
     ("changes", "workers", "message"),
     [
