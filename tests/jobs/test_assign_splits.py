@@ -56,8 +56,8 @@ class TestPlace:
     def test_every_usable_row_has_one_place_and_no_other_has_any(self, checked: pd.DataFrame) -> None:
         usable = checked[checked["reason"] == ""]
         key = ["source", "row", "id", "label"]
-        found = placed(checked)[key].sort_values(key, ignore_index=True)
-        pd.testing.assert_frame_equal(found, usable[key].sort_values(key, ignore_index=True))
+        assigned = placed(checked)[key].sort_values(key, ignore_index=True)
+        pd.testing.assert_frame_equal(assigned, usable[key].sort_values(key, ignore_index=True))
 
     def test_every_class_gives_about_the_same_share_to_validation_and_at_least_one_row(
         self, checked: pd.DataFrame
@@ -74,11 +74,11 @@ class TestPlace:
         self, checked: pd.DataFrame
     ) -> None:
         before = placed(checked[checked["source"] == "train"]).set_index("row")["split"].astype(str)
-        some = checked[(checked["row"] % 5 > 0) & (checked["label"] < 3)]
+        remaining = checked[(checked["row"] % 5 > 0) & (checked["label"] < 3)]
         more = of_images([f"new {number}" for number in range(300)], [0, 1, 2] * 100).assign(row=range(2000, 2300))
-        now = pd.concat([more, some], ignore_index=True)
-        found = placed(now.assign(id=now.index))
-        after = found[found["source"] == "train"].set_index("row")["split"].astype(str)
+        now = pd.concat([more, remaining], ignore_index=True)
+        assigned = placed(now.assign(id=now.index))
+        after = assigned[assigned["source"] == "train"].set_index("row")["split"].astype(str)
         kept = after[after.index < 2000]
         assert len(kept) > 550 and len(after) == len(kept) + 300
         assert kept.tolist() == before[kept.index].tolist()
@@ -89,14 +89,14 @@ class TestPlace:
         labels = [0] * size + [1] * size + [0, 0, 1, 1]
         for seed in range(15):
             rows = of_images(images, labels)
-            found = placed(rows, seed=seed).merge(rows[["row", "digest"]], on="row")
-            assert found.groupby("digest")["split"].nunique().max() == 1
-            assert found.groupby("label")["split"].nunique().tolist() == [2, 2]
+            assigned = placed(rows, seed=seed).merge(rows[["row", "digest"]], on="row")
+            assert assigned.groupby("digest")["split"].nunique().max() == 1
+            assert assigned.groupby("label")["split"].nunique().tolist() == [2, 2]
 
     def test_only_image_of_its_class_is_trained_on(self) -> None:
         for seed in range(15):
-            found = placed(of_images(["a", "a", "b", "c", "d", "e"], [0, 0, 1, 1, 1, 1]), seed=seed)
-            assert set(found[found["label"] == 0]["split"]) == {"train"}
+            assigned = placed(of_images(["a", "a", "b", "c", "d", "e"], [0, 0, 1, 1, 1, 1]), seed=seed)
+            assert set(assigned[assigned["label"] == 0]["split"]) == {"train"}
 
     def test_test_rows_stay_in_the_order_of_their_ids(self, checked: pd.DataFrame) -> None:
         usable = checked[(checked["reason"] == "") & (checked["source"] == "test")]
@@ -108,9 +108,9 @@ class TestPlace:
 
     @pytest.mark.parametrize("split", ["train", "validation"])
     def test_seed_decides_split_and_order(self, checked: pd.DataFrame, split: str) -> None:
-        some, again, other = (ids(placed(checked, seed=seed), split) for seed in (0, 0, 1))
-        assert some == again
-        assert sorted(some) != sorted(other)
+        first, again, other = (ids(placed(checked, seed=seed), split) for seed in (0, 0, 1))
+        assert first == again
+        assert sorted(first) != sorted(other)
 
 
 class TestRandomKeys:
@@ -129,11 +129,11 @@ class TestFolds:
         usable = checked[checked["reason"] == ""]
         key, tested = ["source", "row"], list[tuple[str, int]]()
         for number in range(4):
-            found = assign_splits(checked, split_seed=0, validation_fraction=0.1, fold=(number, 4))
+            assigned = assign_splits(checked, split_seed=0, validation_fraction=0.1, fold=(number, 4))
             pd.testing.assert_frame_equal(
-                found[key].sort_values(key, ignore_index=True), usable[key].sort_values(key, ignore_index=True)
+                assigned[key].sort_values(key, ignore_index=True), usable[key].sort_values(key, ignore_index=True)
             )
-            test = found[found["split"] == "test"]
+            test = assigned[assigned["split"] == "test"]
             assert test["source"].tolist() == sorted(test["source"], reverse=True), "first those of train"
             assert 0.15 * len(usable) < len(test) < 0.35 * len(usable)
             tested += test[key].itertuples(index=False, name=None)
@@ -141,8 +141,8 @@ class TestFolds:
 
     def test_row_keeps_its_fold_when_others_are_added_moved_and_relabelled(self, checked: pd.DataFrame) -> None:
         def fold_of(rows: pd.DataFrame) -> set[int]:
-            found = assign_splits(rows, split_seed=0, validation_fraction=0.1, fold=(1, 5))
-            test = found[found["split"] == "test"][["source", "id"]].merge(rows, on=["source", "id"])
+            assigned = assign_splits(rows, split_seed=0, validation_fraction=0.1, fold=(1, 5))
+            test = assigned[assigned["split"] == "test"][["source", "id"]].merge(rows, on=["source", "id"])
             return {int(digest) for digest in test["digest"]}
 
         more = of_images([f"new {number}" for number in range(300)], [0, 1, 2] * 100)

@@ -27,9 +27,9 @@ def test_ranks_together_have_every_row_once_and_in_order_and_rows_for_all_whole_
 ) -> None:
     files, ranks = listed(sizes), range(world_size)
     shards = [shard(files, rank=rank, world_size=world_size, batch_size=batch_size) for rank in ranks]
-    assert [row for one in shards for row in rows(one)] == rows(whole_files(files))
-    assert all(part.start < part.stop for one in shards for part in one), "a file is read for nothing"
-    counts = [len(rows(one)) for one in shards]
+    assert [row for slices in shards for row in rows(slices)] == rows(whole_files(files))
+    assert all(part.start < part.stop for slices in shards for part in slices), "a file is read for nothing"
+    counts = [len(rows(slices)) for slices in shards]
     if batch_size is None:
         assert max(counts) - min(counts) <= 1
     else:

@@ -21,9 +21,9 @@ def p_value(first: np.ndarray, second: np.ndarray, name: str, labels: np.ndarray
 
 
 def test_the_p_value_is_the_share_of_all_outcomes_that_are_as_uneven_or_more_also_of_many_rows() -> None:
-    for one, other in ((0, 0), (0, 1), (3, 3), (6, 0), (7, 4)):
-        uneven = [abs(sum(signs)) >= abs(one - other) for signs in itertools.product((1, -1), repeat=one + other)]
-        assert mcnemar_test(one, other) == sum(uneven) / len(uneven)
+    for better, worse in ((0, 0), (0, 1), (3, 3), (6, 0), (7, 4)):
+        uneven = [abs(sum(signs)) >= abs(better - worse) for signs in itertools.product((1, -1), repeat=better + worse)]
+        assert mcnemar_test(better, worse) == sum(uneven) / len(uneven)
     assert mcnemar_test(5_000, 5_000) == 1.0
     assert mcnemar_test(10_000, 9_000) == pytest.approx(
         math.erfc(999 / math.sqrt(2 * 19_000)), rel=0.02
@@ -32,15 +32,17 @@ def test_the_p_value_is_the_share_of_all_outcomes_that_are_as_uneven_or_more_als
 
 
 @pytest.mark.parametrize("num_rows", [20, 60])
-@pytest.mark.parametrize(("one", "other"), [(0.1, 0.1), (0.05, 0.02), (0.3, 0.05)])
-def test_the_interval_holds_the_true_difference_about_95_times_in_100(num_rows: int, one: float, other: float) -> None:
+@pytest.mark.parametrize(("better", "worse"), [(0.1, 0.1), (0.05, 0.02), (0.3, 0.05)])
+def test_the_interval_holds_the_true_difference_about_95_times_in_100(
+    num_rows: int, better: float, worse: float
+) -> None:
     covered = 0.0
     for first in range(num_rows + 1):
         for second in range(num_rows + 1 - first):
             ways = math.comb(num_rows, first) * math.comb(num_rows - first, second)
-            chance = ways * one**first * other**second * (1 - one - other) ** (num_rows - first - second)
+            chance = ways * better**first * worse**second * (1 - better - worse) ** (num_rows - first - second)
             lower, upper = interval(first, second, num_rows=num_rows)
-            covered += chance * (lower <= one - other <= upper)
+            covered += chance * (lower <= better - worse <= upper)
     assert 0.935 < covered < 1, "for few rows rather too wide than too narrow"
 
 
