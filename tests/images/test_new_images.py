@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from storage import files, manifest, tables
-from storage.kinds import PREDICTIONS
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.images import user_images
 from tasks.ingest import ingest
@@ -98,18 +97,6 @@ def test_pictures_are_resized_as_the_model_was_trained(models: Path, folder: Pat
     ]
     order = np.argsort(list(CONTENTS))
     assert list(stored) == [expected[place] for place in order]
-
-
-def test_the_same_request_is_found_and_what_was_cut_off_goes_on_by_part(models: Path, folder: Path) -> None:
-    found = predicted(request(models, folder))
-    assert not request(models, folder).needs_ray
-    before = manifest.load(found)
-    files.remove(found.child(manifest.NAME))
-    again = manifest.load(predicted(request(models, folder)))
-    assert (again.files, again.statistics_of(PREDICTIONS).reused_parts) == (before.files, len(before.files))
-    (folder / "more.png").write_bytes(encoded(9, 1))
-    asked = request(models, folder)
-    assert asked.needs_ray and manifest.load(predicted(asked)).rows == 6
 
 
 @pytest.mark.parametrize(

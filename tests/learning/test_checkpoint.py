@@ -136,11 +136,7 @@ class TestRestore:
         [
             ("ba9876543210", {}, f"dataset: {PREPARED} in the interrupted run, ba9876543210 now; use"),
             (PREPARED, {"parameters": {"epochs": 4}}, "parameters: {.*} in the interrupted run, {'epochs': 4} now"),
-            (
-                PREPARED,
-                {"resolved": RESOLVED.model_copy(update={"workers": 2})},
-                "workers: 1 in .*, 2 now; use",
-            ),
+            (PREPARED, {"resolved": RESOLVED.model_copy(update={"workers": 2})}, "workers: 1 in .*, 2 now; use"),
         ],
     )
     def test_checkpoint_of_another_run_is_refused_by_name(
