@@ -160,8 +160,9 @@ def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, Checkpo
     challenger = rows_of.get("challenger")
     seen = seen_rows.find(challenger, models)
     scores = {role: {name: values[name] for name in METRICS.values()} for role, values in metrics.items()}
+    compared = _Compared(metric=metric, metrics=metrics, seen=seen, scores=scores)
     if not challenger or seen.lost_classes:
-        return _Compared(metric=metric, metrics=metrics, seen=seen, scores=scores)
+        return compared
     rows_of = {role: rows.without(seen.ids) for role, rows in rows_of.items()}
     scores = ({} if seen.ids else scores) | {role: rows.scores for role, rows in rows_of.items()}
     rows, difference, known_difference = rows_of["challenger"], None, None
@@ -170,14 +171,8 @@ def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, Checkpo
         new = seen_rows.find_new_labels(challenger, models["the champion"])
         if 0 < len((known := rows.without(new)).ids) < len(rows.ids):
             known_difference = known.compare_with(champion.without(new), metric=metric)
-    return _Compared(
-        metric=metric,
-        metrics=metrics,
-        seen=seen,
-        scores=scores,
-        difference=difference,
-        known_difference=known_difference,
-        rows=rows,
+    return dataclasses.replace(
+        compared, scores=scores, difference=difference, known_difference=known_difference, rows=rows
     )
 
 
