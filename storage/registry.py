@@ -109,10 +109,7 @@ def append(root: Root, name: str, decision: Decision) -> None:
 
 
 def with_references(decision: Decision, root: Root, *, exclude: Collection[str] = ()) -> JSON:
-    """Dump `decision` as JSON values, with references in place of URIs, so that it does not depend on where `root` is.
-
-    Fields in `exclude` are left out.
-    """
+    """Dump `decision` without `exclude` as JSON values, with references to URIs, wherever `root` is."""
     document = decision.model_dump(mode="json", exclude=set(exclude))
     named = {field: getattr(decision, field) for field in _REFERENCES if document.get(field)}
     return document | {field: reference.of(uri, root=root) for field, uri in named.items()}

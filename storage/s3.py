@@ -13,7 +13,6 @@ from storage.error_policy import EXPIRED_CODES, is_transient_on_s3
 from storage.uri import URI, redact_text
 
 if TYPE_CHECKING:
-    from botocore.client import BaseClient
     from pyarrow.fs import PyFileSystem
     from s3fs import S3FileSystem
 
@@ -258,7 +257,7 @@ def _refusals(uri: str) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=4)
-def _client(quickly: bool, process: int, environment: frozenset[tuple[str, str]]) -> "BaseClient":
+def _client(quickly: bool, process: int, environment: frozenset[tuple[str, str]]) -> object:
     """Connect; a forked process, or one whose `environment` changed, needs another client."""
     from botocore.config import Config  # only where S3 is used: the import takes a quarter of a second
     from botocore.session import get_session

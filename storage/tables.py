@@ -46,15 +46,13 @@ def entry(uri: URI, path: str, *, split: str) -> File | None:
     return File(path=path, split=split, size=len(content), rows=rows, sha256=digest)
 
 
-def open_parquet(
-    source: Path | BinaryIO | pa.NativeFile, *, buffer_size: int = 0, pre_buffer: bool = True
-) -> pq.ParquetFile:
+def open_parquet(source: Path | BinaryIO | pa.NativeFile, **options: int) -> pq.ParquetFile:
     """Open any Parquet file, with page checksums verified; every one that is read is opened here.
 
-    Raises `ValueError` if a column has, or nests, an Arrow extension type: once `ray.data` is imported, reading values
-    of such a type may unpickle them and so run what the file says.
+    `options` are those of pyarrow. Raises `ValueError` if a column has, or nests, an Arrow extension type: once
+    `ray.data` is imported, reading values of such a type may unpickle them and so run what the file says.
     """
-    file = pq.ParquetFile(source, page_checksum_verification=True, buffer_size=buffer_size, pre_buffer=pre_buffer)
+    file = pq.ParquetFile(source, page_checksum_verification=True, **options)
     for field in file.schema_arrow:
         if name := extension_type(field):
             raise ValueError(f"column {field.name!r} has the extension type {name!r}: store it as a plain type")
