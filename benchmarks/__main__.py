@@ -1,98 +1,183 @@
-"""`make bench`: compare this project with a hand-written script."""
+"""`make bench`: whole runs of the command line beside a hand-written script, and how soon they train."""
 
 import argparse
+import contextlib
+import dataclasses
 import importlib.metadata
 import os
 import platform
 import re
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
-from benchmarks import lines
-from benchmarks.lines import SAMPLE, Bench
-from benchmarks.ratios import Ratio
-from tasks.learning import sources
+from storage import manifest
+from storage.kinds import CHECKPOINT
+from storage.uri import CheckpointURI, DatasetURI
+from tasks.learning import recipes, sources
+from tasks.learning.downloading import mirror_address
+from tasks.learning.sources.mnist_sample import FOLDER
+from tests.faults import injection
+from tests.faults.history import History, step
+from tests.runs import CHECKOUT, Run, await_that
 
-LINES: dict[str, Callable[[Bench], Iterator[Ratio]]] = {
-    "ingest": lines.ingest,
-    "prediction": lines.prediction,
-    "whole": lines.whole,
-}
-"""In the order in which they are measured."""
+SAMPLE = "sample"
+"""The mirror that is the sample, which comes with the project."""
 _EPILOG = """\
-Every ratio says how many times the time of the other side ours takes: the median over pairs of alternating runs.
-Use an otherwise idle machine.
-The exit code is 1 if a ratio misses its target beyond the noise (its median, and at least four of five pairs), else 0.
-A single pair never misses. On the sample there are no targets for lines that consist mostly of the start-up time."""
+The ratio is the median over pairs of alternating runs: how many times the script's time the pipeline takes.
+Use an otherwise idle machine. Targets apply to all of MNIST: on the sample, start-up takes most of the time."""
 
 
-def main() -> int:
-    """Measure and print the table; return 0 if no target is missed."""
-    arguments = parser().parse_args()
-    if arguments.repeat is not None and arguments.repeat < 1:
-        raise SystemExit(f"error: --repeat must be >= 1, got {arguments.repeat}")
-    mirror = arguments.mirror or (SAMPLE if arguments.quick else sources.load("mnist").mirrors[0])
-    facts = machine(mirror)
-    ratios = list[Ratio]()
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
-        os.environ["PREFECT_HOME"] = str(Path(folder, "prefect"))
-        bench = Bench(Path(folder), mirror=mirror, quick=arguments.quick, repeat=arguments.repeat)
-        for name in arguments.only or LINES:
-            started = time.monotonic()
-            ratios += LINES[name](bench)
-            print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
-    table = markdown(ratios, facts | {"load after": load()})
-    print(table)
-    if arguments.out:
-        arguments.out.write_text(table)
-    return 1 if any(ratio.verdict == "missed" for ratio in ratios) else 0
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """One line of the table."""
+
+    what: str
+    ours: Sequence[float]
+    """One figure for each pair."""
+    other: Sequence[float] = ()
+    """Figures of the script; empty if the line is about the pipeline alone."""
+    unit: str
+    at_most: float
+    """Target of the ratio, or of the figure where there is no other side."""
+
+    @property
+    def ratios(self) -> list[float]:
+        """For each pair, how many times the other side's time the pipeline takes."""
+        pairs = zip(self.ours, self.other or [1.0] * len(self.ours), strict=True)
+        return [other / mine if self.unit.endswith("/s") else mine / other for mine, other in pairs]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of its row."""
+        figures = [f"{median(values):,.4g}" if values else "" for values in (self.ours, self.other)]
+        spread = f"{min(self.ratios):.3g} to {max(self.ratios):.3g}"
+        verdict = "met" if median(self.ratios) <= self.at_most else "not met"
+        return (self.what, *figures, self.unit, f"{median(self.ratios):.3g}", spread, f"<= {self.at_most:g}", verdict)
+
+
+class Bench:
+    """Where both sides work, and on what."""
+
+    def __init__(self, folder: Path, *, mirror: str, quick: bool) -> None:
+        self.folder = folder
+        self.address = FOLDER.as_uri() + "/" if mirror == SAMPLE else mirror_address(mirror)
+        self.recipe = recipes.load("mnist-sample-resnet18" if mirror == SAMPLE else "mnist-resnet18")
+        if quick:
+            self.recipe = recipes.override(self.recipe, {"epochs": 1, "minimum": 0.0})
+        self._count = 0
+
+    def fresh(self, name: str) -> Path:
+        """Return a path that was never used before."""
+        self._count += 1
+        return self.folder / f"{name}-{self._count}"
+
+    @contextlib.contextmanager
+    def pipeline(self, storage: Path, *arguments: str, env: dict[str, str] | None = None) -> Iterator[Run]:
+        """A run of the command line that is ended, if it has not, with the context."""
+        changes = [f"--set=epochs={self.recipe.training.epochs}", f"--set=minimum={self.recipe.gate.minimum}"]
+        words = ["--recipe", self.recipe.name, *changes, "--storage", str(storage), "--mirror", self.address, "--json"]
+        run = Run(*words, *arguments, folder=self.fresh("run"), env=env)
+        try:
+            yield run
+        finally:
+            run.process.terminate()
+            run.process.wait()
+            await_that(lambda: not run.processes())  # Ray and Prefect's server end after it
+
+    def plain(self) -> tuple[float, float]:
+        """Run the hand-written script; return its seconds, and images a second of its training steps."""
+        begun, training = time.perf_counter(), self.recipe.training
+        arguments = ["--mirror", self.address.rstrip("/"), "--out", str(self.fresh("plain"))]
+        arguments += ["--epochs", str(training.epochs), "--batch-size", str(training.batch_size)]
+        command = [sys.executable, "-m", "benchmarks.plain", *arguments]
+        printed = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True).stdout
+        rate = median(float(rate) for rate in re.findall(r"images/s (\S+)", printed))
+        return time.perf_counter() - begun, rate
+
+    def ours(self) -> tuple[float, float, float, float]:
+        """Run the command line from nothing.
+
+        Returns:
+            Its seconds; images a second of its training steps; the share of an epoch that waits for data; and the
+            seconds from a second command to its first step. That command has another seed, and only the raw data.
+        """
+        storage, begun = self.fresh("whole"), time.perf_counter()
+        with self.pipeline(storage) as run:
+            uris = run.result()["uris"]
+            seconds = time.perf_counter() - begun
+        rows = sum(file.rows or 0 for file in manifest.load(DatasetURI(uris["prepared"])).split("train"))
+        per_epoch = rows // self.recipe.training.batch_size * self.recipe.training.batch_size
+        history = manifest.load(CheckpointURI(uris["checkpoint"])).statistics_of(CHECKPOINT).history
+        rate = median(per_epoch / epoch.train_s for epoch in history)
+        wait = median(epoch.data_wait_s / epoch.seconds for epoch in history)
+        shutil.rmtree(storage / "datasets" / "prepared")
+        events, begun = History(self.fresh("history")), time.time()
+        with self.pipeline(storage, "--set=seed=1", env=injection.environment(events.path)) as run:
+            await_that(lambda: events.has(step) or run.process.poll() is not None)
+            first_step = float(next(event["s"] for event in events.events() if step(event))) - begun
+        shutil.rmtree(storage)
+        return seconds, rate, wait, first_step
+
+
+def measure(bench: Bench, *, pairs: int) -> list[Ratio]:
+    """Run both sides in turn, each first in every other pair, so that a drift of the machine meets both alike."""
+    ours, plain = list[tuple[float, float, float, float]](), list[tuple[float, float]]()
+    for pair in range(pairs):
+        if pair % 2:
+            plain.append(bench.plain())
+        ours.append(bench.ours())
+        if pair % 2 == 0:
+            plain.append(bench.plain())
+    seconds, rates, waits, first_steps = zip(*ours, strict=True)
+    plain_seconds, plain_rates = zip(*plain, strict=True)
+    return [
+        Ratio(what="the whole command, from nothing", ours=seconds, other=plain_seconds, unit="s", at_most=1.3),
+        Ratio(what="training steps of these runs", ours=rates, other=plain_rates, unit="images/s", at_most=1.03),
+        Ratio(what="waiting for data / epoch", ours=waits, unit="", at_most=0.01),
+        Ratio(what="from the command to the first step, raw data there", ours=first_steps, unit="s", at_most=30),
+    ]
+
+
+def markdown(ratios: Sequence[Ratio]) -> str:
+    """The table."""
+    titles = ("what", "pipeline", "script", "", "times the time", "of the pairs", "target", "")
+    rows = [titles, ("---", "---:", "---:", "---", "---:", "---:", "---:", "---"), *(ratio.cells for ratio in ratios)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def machine() -> str:
+    """What has to be known to read the figures."""
+    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) or [platform.processor()]
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("ray", "torch", "prefect"))
+    return f"{os.cpu_count()} x {names[0]}, {versions}, load {os.getloadavg()}"
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    options = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description="Compare the pipeline with a hand-written script (plain).",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, epilog=_EPILOG)
     add = options.add_argument
-    add("--quick", action="store_true", help="a few minutes: the sample, one epoch; no targets for all of MNIST")
-    add("--repeat", metavar="N", type=int, help="pairs of lines of a minute or more (default: 3; with --quick 1)")
+    add("--quick", action="store_true", help="a few minutes: the sample, one epoch, one pair")
+    add("--repeat", metavar="N", type=int, help="pairs of runs (default: 3; with --quick 1)")
     add("--mirror", metavar="URL_OR_DIR", help="mirror or folder of MNIST, or 'sample' (default: MNIST's first mirror)")
-    add("--only", choices=LINES, action="append", default=[], help="only this line; repeatable")
-    add("--out", metavar="FILE", type=Path, help="also write the table to FILE")
-    add("--folder", metavar="DIR", help="folder for temporary files (default: the system's)")
     return options
 
 
-def machine(mirror: str) -> dict[str, str]:
-    """What has to be known to read the figures."""
-    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) or [platform.processor()]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    packages = [f"{name} {importlib.metadata.version(name)}" for name in ("ray", "torch", "prefect", "pyarrow")]
-    return {
-        "machine": f"{os.cpu_count()} x {names[0]}, {memory:.0f} GiB",
-        "data": "the sample of MNIST" if mirror == SAMPLE else "MNIST",
-        "versions": ", ".join([f"python {platform.python_version()}", *packages]),
-        "load before": load(),
-    }
-
-
-def load() -> str:
-    """Processes that ran or waited to, on average of the last 1, 5 and 15 minutes."""
-    return ", ".join(f"{number:.2f}" for number in os.getloadavg())
-
-
-def markdown(ratios: Sequence[Ratio], facts: Mapping[str, str]) -> str:
-    """The table and what it was measured on."""
-    titles = ("what", "ours", "other", "", "times the time", "of the pairs", "target", "")
-    rows = [titles, ("---", "---:", "---:", "---", "---:", "---:", "---:", "---"), *(ratio.cells for ratio in ratios)]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return table + "\n" + "".join(f"- {name}: {value}\n" for name, value in facts.items())
+def main() -> None:
+    """Measure and print the table."""
+    arguments = parser().parse_args()
+    mirror = arguments.mirror or (SAMPLE if arguments.quick else sources.load("mnist").mirrors[0])
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        os.environ["PREFECT_HOME"] = str(Path(folder, "prefect"))
+        bench = Bench(Path(folder), mirror=mirror, quick=arguments.quick)
+        print(markdown(measure(bench, pairs=arguments.repeat or (1 if arguments.quick else 3))))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

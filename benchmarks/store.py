@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from storage import commits, tables
+from storage import tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.ingest import downloads
 from tasks.learning import images
@@ -14,6 +14,7 @@ from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Source, Split
 from tasks.runners.runner import InProcessRunner, Runner
 from tasks.stages import PredictSpec, PreprocessSpec, TrainSpec
+from tests import committed
 
 _DAY_S = 24 * 3600.0
 _URI = TypeVar("_URI", bound=URI)
@@ -30,9 +31,7 @@ class Store:
         uri = self._fresh(DatasetURI, "datasets/raw")
         parts = [part for split in splits for part in downloads.write_split(source, uri, split)]
         schema = tables.describe(images.schema(source.image_shape, source.classes))
-        about: dict[str, Any] = {"parameters": {"data": source.name}, "schema": schema}
-        about["statistics"] = {"sources": [], "notice": source.notice, "seconds": 0.0}
-        commits.commit(uri, kind="raw", parents={}, listed=parts, **about)
+        committed.commit(uri, "raw", parts, schema=schema)
         return uri
 
     def preprocess(self, runner: Runner, raw: DatasetURI) -> DatasetURI:

@@ -41,7 +41,7 @@ def _models(photos: features.Photos) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         order = generator.permutation(len(photos.labels))
         train, others = np.split(order, [min(_TRAIN_ROWS, len(order) // 2)])
         probe = features.probe(photos.features[train], photos.labels[train], num_classes=len(photos.classes))
-        yield probe.logits(photos.features[others]), photos.labels[others]
+        yield probe(photos.features[others]), photos.labels[others]
 
 
 def _draws(models: list[tuple[np.ndarray, np.ndarray]], rows: int, count: int) -> Iterator[list[np.ndarray]]:

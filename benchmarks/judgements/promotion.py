@@ -94,7 +94,7 @@ def _run(
             labels[wrong] = (labels[wrong] + generator.integers(1, num_classes, len(wrong))) % num_classes
         train, test = rows[~is_test[rows]], rows[is_test[rows]]
         probe = features.probe(photos.features[train], labels[train], num_classes=num_classes)
-        predictions.append(probe.logits(photos.features).argmax(1))
+        predictions.append(probe(photos.features).argmax(1))
         held.append(float((predictions[-1] == photos.labels)[held_out].mean()))
         tests.append((test, labels[test]))
         before = rows
@@ -118,12 +118,8 @@ def equal_models(photos: Photos) -> Iterator[str]:
     order = generator.permutation(len(photos.labels))
     train, rest = order[:200], order[200:]
     halves = [generator.permutation(train)[:100] for _ in range(_NUM_EQUAL)]
-    answers = [
-        features.probe(photos.features[half], photos.labels[half], num_classes=num_classes)
-        .logits(photos.features)
-        .argmax(1)
-        for half in halves
-    ]
+    probes = (features.probe(photos.features[half], photos.labels[half], num_classes=num_classes) for half in halves)
+    answers = [probe(photos.features).argmax(1) for probe in probes]
     is_rare = photos.labels[rest] == 0
     test = np.sort(np.concatenate([rest[~is_rare][:100], rest[is_rare][:5]]))
     found: dict[str, list[float]] = {metric: [] for metric in METRICS}

@@ -2,6 +2,7 @@
 
 import contextlib
 import operator
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from benchmarks.gpu import cannot_compile
 from storage.statistics import ModelSpec
 from tasks.learning import hardware, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
@@ -156,9 +156,8 @@ def test_graph_trains_as_single_kernels_do(gpu: torch.device, name: str) -> None
     torch.testing.assert_close(curve, expected, rtol=0.02, atol=0.005)
 
 
+@pytest.mark.skipif(not Path(sysconfig.get_path("include"), "Python.h").exists(), reason="needs Python's headers")
 def test_compiled_step_trains_as_the_model_itself(gpu: torch.device) -> None:
-    if lacking := cannot_compile():
-        pytest.skip(lacking)
     compiled, plain = (
         _curve(new_trainer(gpu, num_rows=160, compile=is_compiled, **SETTINGS["vit-tiny"]))
         for is_compiled in (True, False)
