@@ -42,10 +42,6 @@ class Finished:
     commands: set[str]
     """Of the processes that it started."""
 
-    def again(self, *arguments: str, **changes: object) -> Run:
-        """Another run on the same root, with `changes` of its settings."""
-        return Run(*quick(**changes), "--storage", str(self.root), *arguments, folder=self.folder)
-
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, integration: None) -> Finished:
@@ -110,22 +106,6 @@ def test_a_local_ray_has_no_process_that_nobody_needs(finished: Finished) -> Non
     assert seen == set(usual)
 
 
-def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finished) -> None:
-    again = finished.again()
-    started: set[str] = set()
-
-    def has_ended() -> bool:
-        started.update(line for line in again.processes().values() if "raylet" in line or "gcs_server" in line)
-        return again.process.poll() is not None
-
-    await_that(has_ended)
-    result = again.result()
-    assert all(stage["reused"] for stage in result["stages"])
-    assert (result["uris"], result["metrics"]) == (finished.result["uris"], finished.result["metrics"])
-    assert result["verdict"] == "unchanged" and result["reason"].startswith("promoted on 20")
-    assert not started
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_workers_that_stream_from_an_s3_of_aws_config_predict_every_row_and_no_secret_gets_out(
@@ -178,12 +158,21 @@ def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished
 def test_the_public_interfaces_of_ray_alone_give_the_same_bytes_as_no_ray(tmp_path: Path) -> None:
     write_raw(Root(str(tmp_path / "raw")))
     data = ["--data", str(tmp_path / "raw" / "datasets" / "raw" / raw_name())]
-    made = []
-    for words, env in (([], {"PIPELINE_TUNED": "0"}), (["--workers", "0"], {})):
-        storage = ["--storage", str(tmp_path / f"root{len(words)}")]
-        uris = Run(*quick(), *data, *words, *storage, folder=tmp_path, env=env).result()["uris"]
-        made.append([_digests(URI(uris[kind])) for kind in ("prepared", "checkpoint", "predictions")])
-    assert made[0] == made[1]
+
+    def run(*words: str, **env: str) -> Run:
+        return Run(*quick(), *data, *words, "--storage", str(tmp_path / f"root{len(words)}"), folder=tmp_path, env=env)
+
+    results = [run(PIPELINE_TUNED="0").result(), run("--workers", "0").result()]
+    with_ray, without = ({kind: URI(uri) for kind, uri in result["uris"].items()} for result in results)
+    for kind in ("prepared", "checkpoint", "predictions"):
+        assert _digests(with_ray[kind]) == _digests(without[kind])
+    again, commands = run(PIPELINE_TUNED="0"), set[str]()
+    with repeatedly(lambda: commands.update(again.processes().values()), interval_s=0.1):
+        result = again.result()
+    assert all(stage["reused"] for stage in result["stages"]), "the same command again finds everything,"
+    assert (result["uris"], result["metrics"]) == (results[0]["uris"], results[0]["metrics"])
+    assert result["verdict"] == "unchanged" and result["reason"].startswith("promoted on 20")
+    assert not any("raylet" in command or "gcs_server" in command for command in commands), "and starts no Ray"
 
 
 def _digests(uri: URI) -> set[str | None]:

@@ -202,7 +202,6 @@ REFUSED = {
     "both kinds": (["train.parquet", "a.png"], "holds 1 Parquet file, such as train.parquet, and 1 image, such as a"),
     "class only in test": ([*WHOLE, "test/owl/4.png"], "class owl has test images but no training images"),
     "too few for a split by content": (["cat/1.png", "dog/2.png"], "selects no test rows from 2 images"),
-    "too many classes": ([f"{number}/1.png" for number in range(10_001)], "at most 10,000 classes, got 10,001; use"),
     "wrapped in a class": (["dog/cat/1.png", "dog/dog/2.png"], "dog, above class folder cat, is named like a class"),
     "Hudi": (["train/0.parquet", "test.parquet", ".hoodie/hoodie.properties"], "hoodie.properties is of a Delta Lake,"),
     "Iceberg": (["train/0.parquet", "test.parquet", "metadata/v2.metadata.json"], "metadata.json is of a Delta Lake,"),
@@ -216,6 +215,11 @@ def test_unusable_layout_is_refused_in_one_line_with_the_next_step(local: Root, 
     with pytest.raises(ValueError, match=f"^--data: .*({says})") as caught:
         user_images.find(local)
     assert "\n" not in str(caught.value)
+
+
+def test_more_classes_than_a_confusion_matrix_takes_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most 10,000 classes, got 10,001; use"):
+        class_names.check_number(10_001)
 
 
 def touch(folder: URI, *paths: str) -> None:

@@ -46,7 +46,7 @@ def on_meta(*, steps: int, **changes: Any) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize(("model", "steps"), [("small", 43), ("vit-patch4", 10)])
+@pytest.mark.parametrize(("model", "steps"), [("small", 43), pytest.param("vit-patch4", 10, marks=pytest.mark.slow)])
 def test_host_waits_for_the_device_at_most_ten_times_an_epoch(
     monkeypatch: pytest.MonkeyPatch, model: str, steps: int
 ) -> None:

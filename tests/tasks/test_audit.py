@@ -131,6 +131,7 @@ def test_fast_audit_judges_the_validation_rows_with_the_model_of_a_run(audited: 
     assert 20 < document["rows"] < 80 and {row["split"] for row in document["suspects"]} == {"train"}
 
 
+@pytest.mark.slow
 def test_rows_of_parquet_files_on_s3_are_named_by_file_and_row(
     prefect_server: None, s3: Server, tmp_path: Path
 ) -> None:
