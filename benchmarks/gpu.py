@@ -81,7 +81,7 @@ class Bench:
         """A prediction job, and its rows in a second."""
         needs = Needs(device="cuda" if self.device.type == "cuda" else "cpu")
         begun = time.perf_counter()
-        uri = self.store.predict(InProcessRunner(), model, self.prepared, split=split, workers=0, needs=needs)
+        uri = self.store.predict(InProcessRunner(), model, self.prepared, split=split, needs=needs)
         return uri, manifest.load(uri).rows / (time.perf_counter() - begun)
 
 

@@ -2,21 +2,21 @@
 
 import os
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from storage import tables
+from storage import files, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.ingest import downloads
 from tasks.learning import images
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Source, Split
+from tasks.resources.scaling import ANY, Needs, needs_of
 from tasks.runners.runner import InProcessRunner, Runner
-from tasks.stages import PredictSpec, PreprocessSpec, TrainSpec
+from tasks.stages import Predict, Preprocess, Stage, Train
 from tests import committed
 
-_DAY_S = 24 * 3600.0
 _URI = TypeVar("_URI", bound=URI)
 
 
@@ -28,7 +28,7 @@ class Store:
 
     def write_raw(self, source: Source, splits: Iterable[Split]) -> DatasetURI:
         """Commit rows as a raw dataset, said to be of `source`."""
-        uri = self._fresh(DatasetURI, "datasets/raw")
+        uri = DatasetURI(self.root.child(f"datasets/raw/benchmark-{os.urandom(6).hex()}"))
         parts = [part for split in splits for part in downloads.write_split(source, uri, split)]
         schema = tables.describe(images.schema(source.image_shape, source.classes))
         committed.commit(uri, "raw", parts, schema=schema)
@@ -36,30 +36,23 @@ class Store:
 
     def preprocess(self, runner: Runner, raw: DatasetURI) -> DatasetURI:
         """Our preprocessing as a job."""
-        uri = self._fresh(DatasetURI, "datasets/prepared")
-        parameters = {"split_seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
-        spec = PreprocessSpec(storage=self.root, deadline_s=_DAY_S, source=raw, target=uri, parameters=parameters)
-        runner.run("preprocess", spec)
-        return uri
+        return self._fresh(Preprocess(raw=raw), runner)
 
     def train(self, runner: Runner, prepared: DatasetURI, recipe: Recipe) -> CheckpointURI:
         """Our training as a job, in the process of the runner."""
-        uri = self._fresh(CheckpointURI, "checkpoints")
-        common: dict[str, Any] = {"storage": self.root, "deadline_s": _DAY_S, "parameters": {}, "workers": 0}
-        runner.run("train", TrainSpec(source=prepared, target=uri, recipe=recipe, **common))
-        return uri
+        return self._fresh(Train(prepared=prepared, recipe=recipe, workers=0), runner, needs_of(recipe))
 
     def predict(
-        self, runner: Runner, model: CheckpointURI, dataset: DatasetURI, *, split: str = "test", **options: Any
+        self, runner: Runner, model: CheckpointURI, dataset: DatasetURI, *, split: str = "test", needs: Needs = ANY
     ) -> PredictionsURI:
         """Our prediction of a split as a job."""
-        uri = self._fresh(PredictionsURI, "predictions")
-        common: dict[str, Any] = {"storage": self.root, "deadline_s": _DAY_S, "split": split, "workers": None}
-        runner.run("predict", PredictSpec(model=model, source=dataset, target=uri, **common | options))
-        return uri
+        return self._fresh(Predict(checkpoint=model, dataset=dataset, split=split), runner, needs)
 
-    def _fresh(self, kind: type[_URI], folder: str) -> _URI:
-        return kind(self.root.child(f"{folder}/benchmark-{os.urandom(6).hex()}"))
+    def _fresh(self, stage: Stage[_URI], runner: Runner, needs: Needs = ANY) -> _URI:
+        """Make the result of `stage`, which must not be there."""
+        files.remove(stage.target)
+        runner.run(stage, needs=needs)
+        return stage.target
 
 
 def random_rows(store: Store, source: Source, **rows: int) -> DatasetURI:

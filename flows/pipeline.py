@@ -15,19 +15,18 @@ if __name__ == "__main__":
 
     raise SystemExit(app.main(name="run"))
 
-from prefect import Flow, flow
+from prefect import flow
 from prefect.runtime import flow_run
 
 from flows.cli.options import RunOptions, described
-from flows.cli.preflight import check_and_plan
+from flows.cli.preflight import checked
 from tasks.download import download
 from tasks.evaluate import evaluate
+from tasks.images.option import default_recipe
 from tasks.ingest import ingest
-from tasks.learning import sources
-from tasks.orchestration.prefect_options import flow_options, planned, refused, unvisited
+from tasks.orchestration.prefect_options import flow_options, refused
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
-from tasks.planning.data_option import default_recipe
 from tasks.planning.make_plan import default_storage
 from tasks.planning.plan import Plan
 from tasks.predict import predict
@@ -58,7 +57,7 @@ def mnist(
     options = locals() | {"storage": storage or default_storage(), "mirror": mirror or [], "settings": settings or {}}
     try:
         options["recipe"] = recipe or default_recipe(data, flow=str(flow_run.flow_name), storage=options["storage"])
-        plan = check_and_plan(RunOptions(**options))
+        plan = checked(RunOptions(**options))
     except ValueError as error:
         return refused(error)
     return run(plan)
@@ -66,27 +65,30 @@ def mnist(
 
 def run(plan: Plan) -> Any:
     """Carry out `plan`, one line per task, and return the run's outcome."""
-    with (
-        using(plan.root, plan.uses) as stages,
-        session(wanted=plan.needs_ray, workers=plan.train.workers) as runner,
-    ):
-        files = download(plan.files, plan.train.weights, plan.download, plan.timeouts)
-        raw = ingest(files, plan.raw, unvisited(plan.ingest), plan.timeouts, runner)
-        prepared = preprocess(raw, plan.prepared, plan.preprocess, plan.timeouts, runner)
-        checkpoint = train(prepared, plan.checkpoint, plan.train, plan.timeouts, runner)
-        predictions = predict(checkpoint, prepared, plan.predictions, plan.predict, plan.timeouts, runner)
-        evaluation = evaluate(predictions, plan.evaluation, plan.timeouts)
-        decision = promote(checkpoint, evaluation, plan.promote, plan.timeouts, runner)
-        page = report(checkpoint, predictions, evaluation, decision, plan.report, plan.timeouts)
-        return outcome(summarize(plan, files, stages, decision, page))
+    recipe, limits, needs = plan.recipe, plan.limits, plan.predict_needs
+    with using(plan.root, plan.uses) as steps, session(wanted=plan.needs_ray, workers=plan.train.workers) as runner:
+        if plan.weights:
+            download(plan.weights, limits=limits, name="download weights")
+        files = download(plan.download, limits=limits) if plan.download else None
+        raw = plan.preprocess.raw
+        if plan.ingest:
+            group, again = recipe.split.group, plan.ingest.refresh
+            raw = ingest(plan.ingest.made_from, recipe.data, runner, group=group, refresh=again, limits=limits)
+        again = plan.preprocess.refresh
+        prepared = preprocess(raw, recipe.split, runner, root=plan.root, refresh=again, limits=limits)
+        start, workers, cores = plan.train.start, plan.train.workers, plan.train.cores
+        checkpoint = train(prepared, recipe, runner, start=start, workers=workers, cores=cores, limits=limits)
+        predictions = predict(checkpoint, prepared, runner, split="test", needs=needs, limits=limits)
+        evaluation = evaluate(predictions, limits=limits)
+        model, judge_only = plan.registered_model, plan.judge_only
+        decision = promote(
+            checkpoint, evaluation, model, recipe.gate, runner, judge_only=judge_only, needs=needs, limits=limits
+        )
+        register_as, command = plan.register_as, plan.command
+        page = report(evaluation, decision, recipe, model, register_as=register_as, command=command, limits=limits)
+        return outcome(summarize(plan, files, steps, decision, page))
 
 
 # The same flow under one name per source, so that each source has its own runs and deployments.
 cifar10 = mnist.with_options(name="cifar10")
 images = mnist.with_options(name="images")
-
-
-def flow_of(plan: Plan) -> Flow[..., Any]:
-    """Return the flow named after the source of `plan`, which it carries out."""
-    siblings = {"cifar10": cifar10, sources.USER_IMAGES: images}
-    return planned(siblings.get(plan.recipe.data.source, mnist), lambda: run(plan))

@@ -10,16 +10,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # Prefect loads
 if __name__ == "__main__":
     raise SystemExit("error: this file is no command; use: data-to-model predict")
 
-from prefect import Flow, flow
+from prefect import flow
 
 from flows.cli.options import PredictOptions, described
-from flows.cli.preflight import check_prediction
+from flows.cli.preflight import checked
 from tasks.ingest import ingest
-from tasks.orchestration.prefect_options import flow_options, planned, refused, unvisited
+from tasks.orchestration.prefect_options import flow_options, refused
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning.make_plan import default_storage
-from tasks.planning.predict_request import BatchRequest
 from tasks.predict import predict as predict_rows
 from tasks.runners.session import session
 
@@ -39,26 +38,16 @@ def predict(
     """Predict every row of a dataset, or every image of a folder, exactly once; existing predictions are reused."""
     options = locals() | {"storage": storage or default_storage()}
     try:
-        request = check_prediction(PredictOptions(**options))
+        request = checked(PredictOptions(**options))
     except ValueError as error:
         return refused(error)
-    return run(request)
-
-
-def run(request: BatchRequest) -> Any:
-    """Carry out `request`, and return the run's outcome."""
     with (
-        using(request.root, [request.checkpoint, request.dataset]) as stages,
-        session(wanted=request.needs_ray, workers=request.predict.workers) as runner,
+        using(request.root, request.uses) as steps,
+        session(wanted=request.needs_ray, workers=request.needs.workers) as runner,
     ):
+        stage, needs, limits = request.predict, request.needs, request.limits
         if request.ingest:
-            ingest(None, request.dataset, unvisited(request.ingest), request.timeouts, runner)
-        predictions = predict_rows(
-            request.checkpoint, request.dataset, request.predictions, request.predict, request.timeouts, runner
-        )
-        return outcome(summarize_prediction(request, predictions, stages))
-
-
-def flow_of(request: BatchRequest) -> Flow[..., Any]:
-    """Return the flow that carries out `request`."""
-    return planned(predict, lambda: run(request))
+            ingest(request.ingest.made_from, request.ingest.data, runner, limits=limits)
+        model, root, part = stage.checkpoint, request.root, stage.split
+        predictions = predict_rows(model, stage.dataset, runner, split=part, root=root, needs=needs, limits=limits)
+        return outcome(summarize_prediction(request, predictions, steps))

@@ -164,9 +164,9 @@ def _record_champion(
     return decision
 
 
-def default_of_raw(raw: Manifest) -> str:
+def default_of_raw(uri: URI, raw: Manifest) -> str:
     """Return the default registered model of a raw dataset: its source's name, or `default_for_user_images`."""
-    name, place = str(raw.parameters["data"]), _place(raw)
+    name, place = uri.stem, _place(raw)
     return name if place is None else default_for_user_images(name, place)
 
 
@@ -189,4 +189,5 @@ def _is_of_user_images(root: Root, name: str) -> bool:
 
 def _place(raw: Manifest) -> URI | None:
     """Return the location of the user's own files; none for a downloaded source."""
-    return URI(raw.statistics_of(RAW).sources[0].url) if "image_size" in raw.parameters else None
+    sources = raw.statistics_of(RAW).sources
+    return URI(sources[0].url) if "listing" in raw.parameters and sources else None

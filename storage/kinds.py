@@ -49,6 +49,10 @@ class Kind(Generic[U, S]):
         """Return the URI of the result `name` below `root`."""
         return self.uri(root.child(f"{self.folder}/{name}"))
 
+    def holds(self, uri: URI) -> bool:
+        """Return whether `uri` is in the folder of this kind."""
+        return uri.parent.endswith(f"/{self.folder}")
+
 
 FILES = Kind(name="files", folder="downloads", uri=FilesURI, statistics=statistics.FilesStatistics, stage="download")
 RAW = Kind(

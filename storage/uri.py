@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import re
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic_core import CoreSchema, core_schema
@@ -16,6 +17,7 @@ _LONGEST = 1000
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_LISTING = re.compile(r"/runs/[^/]+/listing-[0-9a-f]{64}\.parquet$")
 _ADDRESS = re.compile(
     r"""
     (?: // (?:[^\s/@:]*:(?!\d+\b)[^\s@]+\s[^@\n]{0,99}@)?  # perhaps a password with a space, but not a host's port
@@ -61,6 +63,16 @@ class URI(str):
         return self.name.rpartition("-")[2]
 
     @property
+    def stem(self) -> str:
+        """Name without the fingerprint."""
+        return self.name.rpartition("-")[0]
+
+    @property
+    def label(self) -> str:
+        """What stands for this URI in the fingerprints of results made from it: its name, wherever the root is."""
+        return self.name
+
+    @property
     def parent(self) -> "URI":
         """Parent folder; a bucket and `/` are their own parents."""
         above = self.rpartition("/")[0]
@@ -86,6 +98,30 @@ class Root(URI):
 
 class FilesURI(URI):
     """A committed download: a source's files as their mirror served them."""
+
+
+class ListingURI(URI):
+    """A list of the user's files: `runs/<data>-<fingerprint>/listing-<SHA-256 of its rows>.parquet`."""
+
+    def __new__(cls, value: str) -> Self:
+        if not _LISTING.search(value):
+            raise ValueError(
+                f"the URI of a listing must end in runs/NAME/listing-<SHA-256>.parquet, got {redact(value)!r}"
+            )
+        return super().__new__(cls, value)
+
+    @property
+    def stem(self) -> str:
+        return self.parent.stem
+
+    @property
+    def label(self) -> str:
+        return self.parent.name
+
+    @property
+    def root(self) -> Root:
+        """Storage root that it lies below."""
+        return Root(self.parent.parent.parent)
 
 
 class DatasetURI(URI):
@@ -199,11 +235,11 @@ def _normal(path: str, *, shown: str) -> str:
     return "/" + "/".join(component for component in components if component not in ("", "."))
 
 
-def fingerprint(stage: str, *, version: int, parents: list[str], parameters: dict[str, Any]) -> str:
-    """Hash a stage, its version, the parents' fingerprints and `parameters` (JSON values).
+def fingerprint(stage: str, *, version: int, parents: Mapping[str, str], values: Mapping[str, object]) -> str:
+    """Hash a stage, its version, the names of its parents by role, and the `values` (JSON) that decide its result.
 
     Equal arguments give the same digest on every machine.
     """
-    made_from = {"stage": stage, "version": version, "parents": parents, "parameters": parameters}
+    made_from = {"stage": stage, "version": version, "parents": dict(parents), "values": dict(values)}
     canonical = json.dumps(made_from, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:FINGERPRINT_LENGTH]

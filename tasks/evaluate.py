@@ -16,9 +16,10 @@ from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.images import row_facts
 from tasks.learning import images, metrics, slices
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import stage
-from tasks.planning.plan import Timeouts
+from tasks.orchestration.stage import make_once
 from tasks.promotion import answers
+from tasks.resources.limits import Limits
+from tasks.stages import Evaluate
 
 
 class WrongRows(Permanent):
@@ -26,22 +27,19 @@ class WrongRows(Permanent):
 
 
 @task(name="evaluate", **task_options)
-def evaluate(
-    predictions: PredictionsURI, evaluation: EvaluationURI, timeouts: Timeouts, name: str = "evaluate"
-) -> EvaluationURI:
+def evaluate(predictions: PredictionsURI, *, limits: Limits = Limits(), name: str = "evaluate") -> EvaluationURI:
     """Compute all metrics and the worst mistakes over exactly the test rows; raise `WrongRows` for others."""
-    with stage(name, evaluation, parents={"predictions": predictions}, timeout_s=timeouts.stage_s) as current:
-        if not current.reused:
-            write_evaluation(predictions, evaluation)
-    return evaluation
+    stage = Evaluate(predictions=predictions)
+    return make_once(stage, lambda: write_evaluation(stage), name=name, timeout_s=limits.stage_s)
 
 
-def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None:
-    """Compute and commit `target`: metrics.json, per_class.json, confusion.json and others.
+def write_evaluation(stage: Evaluate) -> None:
+    """Compute and commit the target of `stage`: metrics.json, per_class.json, confusion.json and others.
 
     Compares classes by name. Classes that only the model knows come after those of the rows. Predicting one counts as
     wrong, as does every prediction for a row whose class the model does not know.
     """
+    predictions, target = stage.predictions, stage.target
     predicted = manifest.load(predictions)
     dataset = DatasetURI(predicted.parent("dataset", of=predictions))
     rows = tables.read_split(predictions, "test").to_pandas()

@@ -8,25 +8,24 @@ from prefect import task
 from storage import commits, manifest
 from storage.kinds import PREPARED
 from storage.statistics import ExportStatistics, Proof
-from storage.uri import CheckpointURI, DatasetURI, ExportURI
+from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
 from tasks.exporting import card, onnx_file
 from tasks.exporting.proof import prove
 from tasks.learning.inference import Inference
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import logger, stage
+from tasks.orchestration.stage import logger, make_once
+from tasks.stages import Export
 
 
 @task(name="export", **task_options)
-def export(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, name: str = "export") -> ExportURI:
+def export(checkpoint: CheckpointURI, prepared: DatasetURI, *, root: Root | None = None) -> ExportURI:
     """Export `checkpoint` unless that is done; raise `NotExportable` or `NotEqual`, with nothing committed."""
-    parents = {"checkpoint": checkpoint, "prepared": prepared}
-    with stage(name, target, parents=parents) as current:
-        if not current.reused:
-            _write(checkpoint, prepared, target)
-    return target
+    stage = Export(root=root, checkpoint=checkpoint, prepared=prepared)
+    return make_once(stage, lambda: _write(stage))
 
 
-def _write(checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI) -> None:
+def _write(stage: Export) -> None:
+    checkpoint, prepared, target = stage.checkpoint, stage.prepared, stage.target
     trained, dataset = manifest.load(checkpoint), manifest.load(prepared)
     reference = Inference(checkpoint, threads=torch.get_num_threads(), device=torch.device("cpu"), precision="fp32")
     model = reference.model.requires_grad_(False)

@@ -1,62 +1,57 @@
 """Ingest: turn downloaded files, or the user's images, into a raw dataset in Parquet."""
 
 import logging
-from typing import Any
 
 from prefect import task
 
-from storage import manifest, reference
-from storage.uri import DatasetURI, FilesURI
-from tasks.images import user_files
+from storage import manifest
+from storage.uri import DatasetURI, FilesURI, ListingURI
+from tasks.images import user_images
+from tasks.images.option import ingest_stage
 from tasks.jobs.preprocess import data_problems
+from tasks.learning import sources
+from tasks.learning.recipes import Data
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import logger, stage
+from tasks.orchestration.stage import logger
 from tasks.planning import data_summary
-from tasks.planning.plan import IngestParameters, Timeouts
-from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault
-from tasks.stages import IngestSpec, scratch_of
+from tasks.resources.limits import Limits
+from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault, run_once
 
 
-@task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {parameters.name}")
+@task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {files.stem}")
 def ingest(
-    files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters, timeouts: Timeouts, runner: Runner
+    files: FilesURI | ListingURI,
+    data: Data,
+    runner: Runner,
+    *,
+    group: str = "none",
+    refresh: int = 0,
+    limits: Limits = Limits(),
 ) -> DatasetURI:
     """Write every image as a row of Parquet, part by part.
 
-    `files` is None for the user's images and for a raw dataset that exists. A Ray job ingests many files of the user,
-    the flow's own process everything else.
+    A Ray job ingests many files of the user, the flow's own process everything else.
+
+    Args:
+        files: Downloaded files of the source that `data` names, or a list of the user's own (`user_images.write`).
+        data: How the images are stored.
+        runner: Runs the job, if it is large.
+        group: For the user's images without a test split: `near-duplicates` keeps these in one split.
+        refresh: Number of the repetition.
+        limits: Time limits.
     """
-    with stage("ingest", raw) as current:
-        if parameters.user_images is not None:
-            for left_out in parameters.user_images.left_out:
-                is_harmless = left_out.reason.startswith(data_problems.HARMLESS)
-                logger().log(logging.INFO if is_harmless else logging.WARNING, "--data: %s", left_out)
-            for note in parameters.user_images.notes:
-                logger().info("--data: %s", note)
-        elif parameters.source is not None and parameters.source.notice:
-            logger().warning("this is %s", parameters.source.notice)
-        if not current.reused:
-            chosen = runner if parameters.user_images and parameters.user_images.is_large else InProcessRunner()
-            values = _origin(files, raw, parameters) | timeouts.of_job(raw)
-            chosen.run("ingest", IngestSpec(parameters=parameters.values, **values))
-        if "classes" not in parameters.values:  # else images that are only predicted
-            for line in data_summary.of_raw(manifest.load(raw)):
-                logger().info(line)
+    stage = ingest_stage(files, data, group=group, refresh=refresh)
+    images = user_images.read(stage.listing) if stage.listing else None
+    if images is not None:
+        for left_out in images.left_out:
+            is_harmless = left_out.reason.startswith(data_problems.HARMLESS)
+            logger().log(logging.INFO if is_harmless else logging.WARNING, "--data: %s", left_out)
+        for note in images.notes:
+            logger().info("--data: %s", note)
+    elif notice := sources.load(stage.source).notice:
+        logger().warning("this is %s", notice)
+    raw = run_once(stage, runner if images and images.is_large else InProcessRunner(), limits=limits)
+    if not stage.is_new:
+        for line in data_summary.of_raw(manifest.load(raw)):
+            logger().info(line)
     return raw
-
-
-def _origin(files: FilesURI | None, raw: DatasetURI, parameters: IngestParameters) -> dict[str, Any]:
-    """Return the fields of the job's spec that say what it reads; write the list of the user's files for it."""
-    user_images = parameters.user_images
-    if user_images is None:
-        return {"kind": "files", "source": files, "source_name": parameters.source_name}
-    scratch = scratch_of(reference.root_of(raw), raw)
-    return {
-        "kind": user_images.kind,
-        "source": user_images.uri,
-        "classes": user_images.classes,
-        "listing": user_files.write_listing(scratch, user_images.files),
-        "digest": user_images.digest,
-        "left_out": user_images.left_out,
-        "labels": user_images.labels,
-    }

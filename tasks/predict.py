@@ -2,28 +2,37 @@
 
 from prefect import task
 
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
+from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import stage
-from tasks.planning.plan import Timeouts
-from tasks.runners.runner import Runner, retry_on_fault
-from tasks.stages import PredictParameters, PredictSpec
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import ANY, Needs
+from tasks.runners.runner import Runner, retry_on_fault, run_once
+from tasks.stages import Predict
 
 
 @task(name="predict", **task_options, **retry_on_fault)
 def predict(
     checkpoint: CheckpointURI,
     dataset: DatasetURI,
-    predictions: PredictionsURI,
-    parameters: PredictParameters,
-    timeouts: Timeouts,
     runner: Runner,
+    *,
+    split: str | None = None,
+    root: Root | None = None,
+    needs: Needs = ANY,
+    limits: Limits = Limits(),
     name: str = "predict",
 ) -> PredictionsURI:
-    """Predict each row of `dataset`, or of one split, exactly once; verify and reuse parts of an earlier attempt."""
-    parents: dict[str, URI] = {"checkpoint": checkpoint, "dataset": dataset}
-    with stage(name, predictions, parents=parents) as current:
-        if not current.reused:
-            values = vars(parameters) | timeouts.of_job(predictions)
-            runner.run("predict", PredictSpec(model=checkpoint, source=dataset, **values))
-    return predictions
+    """Predict each row of `dataset`, or of one split, exactly once; verify and reuse parts of an earlier attempt.
+
+    Args:
+        checkpoint: The model.
+        dataset: Raw or prepared dataset, with images of the model's shape.
+        runner: Runs the job.
+        split: Split to predict; None: every split.
+        root: Storage root of the result; None: that of `checkpoint`.
+        needs: Resources of each worker, and the number of workers.
+        limits: Time limits.
+        name: Name of the stage in logs, if a run predicts twice.
+    """
+    stage = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split=split)
+    return run_once(stage, runner, limits=limits, needs=needs, name=name)

@@ -1,7 +1,8 @@
 """Promote: compare challenger and champion on the same test rows, and record the gate's decision permanently."""
 
 import contextlib
-import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from prefect import task
 from prefect.context import FlowRunContext
@@ -13,12 +14,13 @@ from storage.registry import Superseded
 from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
 from tasks.evaluate import evaluate
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.learning.recipes import Gate
 from tasks.orchestration.prefect_options import author, task_options
-from tasks.orchestration.stage import logger, stage
-from tasks.planning.plan import PromoteParameters, Timeouts
-from tasks.planning.result_uris import evaluation_of, predictions_of
+from tasks.orchestration.stage import logger, step
 from tasks.predict import predict
-from tasks.promotion.gate import find_valid_decision, judge, resolved, rival_of
+from tasks.promotion.gate import find_valid_decision, judge, resolved, rival_of, settings_of
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import ANY, Needs
 from tasks.runners.runner import Runner
 
 
@@ -26,23 +28,41 @@ from tasks.runners.runner import Runner
 def promote(
     checkpoint: CheckpointURI,
     evaluation: EvaluationURI,
-    parameters: PromoteParameters,
-    timeouts: Timeouts,
+    registered_model: str,
+    gate: Gate,
     runner: Runner,
+    *,
+    judge_only: bool = False,
+    needs: Needs = ANY,
+    limits: Limits = Limits(),
 ) -> Decision:
-    """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway."""
-    parameters = dataclasses.replace(parameters, gate=resolved(parameters.gate, checkpoint))
-    decisions = registry.history(reference.root_of(evaluation), parameters.registered_model)
-    decision = find_valid_decision(checkpoint, evaluation, decisions, parameters.gate)
-    with stage("promote", reused=decision is not None):  # its predictions may wait for other runs
+    """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway.
+
+    Args:
+        checkpoint: The challenger.
+        evaluation: Its evaluation, on the rows on which the champion is judged too.
+        registered_model: The registered model that it competes for.
+        gate: When it is promoted.
+        runner: Runs the prediction by a champion that has not predicted these rows.
+        judge_only: Whether to record the decision but keep the champion.
+        needs: Resources of each worker of that prediction.
+        limits: Time limits.
+    """
+    root, settings = reference.root_of(evaluation), resolved(settings_of(gate, judge_only=judge_only), checkpoint)
+    decision = find_valid_decision(checkpoint, evaluation, registry.history(root, registered_model), settings)
+    with step("promote", reused=decision is not None):  # its predictions may wait for other runs
         if decision is None:
-            decision = decide(checkpoint, evaluation, parameters, timeouts, runner)
+
+            def score(champion: CheckpointURI) -> EvaluationURI | str:
+                return score_champion(champion, evaluation, runner, needs=needs, limits=limits)
+
+            decision = decide(checkpoint, evaluation, registered_model, settings, score)
             if FlowRunContext.get() is not None:
                 emit_event(  # automations may react to it; Prefect adds the run and its deployment
                     f"pipeline.model.{decision.verdict}",
                     resource={
-                        "prefect.resource.id": f"pipeline.registered-model.{parameters.registered_model}",
-                        "prefect.resource.name": parameters.registered_model,
+                        "prefect.resource.id": f"pipeline.registered-model.{registered_model}",
+                        "prefect.resource.name": registered_model,
                     },
                     payload=decision.model_dump(mode="json", include={"number", "challenger", "reason", "metrics"}),
                 )
@@ -55,19 +75,22 @@ def promote(
 def decide(
     checkpoint: CheckpointURI,
     evaluation: EvaluationURI,
-    parameters: PromoteParameters,
-    timeouts: Timeouts,
-    runner: Runner,
+    registered_model: str,
+    settings: dict[str, Any],
+    score: Callable[[CheckpointURI], EvaluationURI | str],
 ) -> Decision:
-    """Judge and record; repeat if another run decided in the meantime, unless it decided on this checkpoint."""
-    root, registered_model = reference.root_of(evaluation), parameters.registered_model
+    """Judge and record; repeat if another run decided in the meantime, unless it decided on this checkpoint.
+
+    `score` returns the evaluation of the champion on the same rows, or why there is none.
+    """
+    root = reference.root_of(evaluation)
     for _ in range(5):
         decisions = registry.history(root, registered_model)
-        if earlier := find_valid_decision(checkpoint, evaluation, decisions, parameters.gate):
+        if earlier := find_valid_decision(checkpoint, evaluation, decisions, settings):
             return earlier
         champion = rival_of(checkpoint, decisions)
-        rival = score(champion, evaluation, parameters, timeouts, runner) if champion else None
-        decision = judge(checkpoint, evaluation, decisions, rival, parameters.gate).made_by(author())
+        rival = score(champion) if champion else None
+        decision = judge(checkpoint, evaluation, decisions, rival, settings).made_by(author())
         if not manifest.is_committed(checkpoint):
             raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
         with contextlib.suppress(Superseded):
@@ -77,18 +100,18 @@ def decide(
     raise Superseded(f"other runs kept recording decisions on {registered_model}; run again")
 
 
-def score(
-    rival: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, timeouts: Timeouts, runner: Runner
+def score_champion(
+    champion: CheckpointURI, evaluation: EvaluationURI, runner: Runner, *, needs: Needs, limits: Limits
 ) -> EvaluationURI | str:
-    """Evaluate `rival` on the test rows of `evaluation`, reusing existing results; return why if it fails."""
+    """Evaluate `champion` on the test rows of `evaluation`, reusing existing results; return why if it fails."""
     try:
         root, judged = reference.root_of(evaluation), manifest.load(evaluation).parent("predictions", of=evaluation)
-        how, dataset = parameters.predict, DatasetURI(manifest.load(judged).parent("dataset", of=judged))
-        of_rival = predictions_of(root, rival, dataset, split=how.split)
-        predictions = predict(rival, dataset, of_rival, how, timeouts, runner, name="predict with champion")
-        return evaluate(predictions, evaluation_of(root, predictions), timeouts, name="evaluate champion")
+        dataset = DatasetURI(manifest.load(judged).parent("dataset", of=judged))
+        name = "predict with champion"
+        predictions = predict(champion, dataset, runner, split="test", root=root, needs=needs, limits=limits, name=name)
+        return evaluate(predictions, limits=limits, name="evaluate champion")
     except DeadlineExceeded:
         raise
     except Exception as error:  # no error here may make the challenger champion
-        logger().warning("%s cannot be scored: %s", rival, error)
-        return f"{rival}: {type(error).__name__}: {error}"
+        logger().warning("%s cannot be scored: %s", champion, error)
+        return f"{champion}: {type(error).__name__}: {error}"

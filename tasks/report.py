@@ -1,8 +1,9 @@
 """Report: write a self-contained HTML page about a run, and publish its summary as a Prefect artifact."""
 
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -13,72 +14,138 @@ from storage.decision import Decision
 from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED, RAW
 from storage.manifest import Manifest
 from storage.statistics import ReportStatistics
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, redact_text
 from tasks import report_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
 from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
-from tasks.learning import images
+from tasks.learning import images, recipes
+from tasks.learning.recipes import Recipe
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import seconds_so_far, stage
-from tasks.planning.plan import ReportParameters, Timeouts
-from tasks.planning.result_uris import decision_as_json, report_of
+from tasks.orchestration.stage import seconds_so_far, step
 from tasks.report_page import LineageStep, pictures
+from tasks.resources.limits import Limits
+from tasks.stages import Report
 
 
 @task(name="report", **task_options)
 def report(
-    checkpoint: CheckpointURI,
-    predictions: PredictionsURI,
     evaluation: EvaluationURI,
     decision: Decision,
-    parameters: ReportParameters,
-    timeouts: Timeouts,
+    recipe: Recipe,
+    registered_model: str,
+    *,
+    register_as: str | None = None,
+    command: str = "",
+    limits: Limits = Limits(),
 ) -> ReportURI:
-    """Write an HTML page on the training, its data, metrics and decision, without external resources."""
-    target = report_of(evaluation, decision, register_as=parameters.register_as)
-    parents: dict[str, URI] = {"checkpoint": checkpoint, "predictions": predictions, "evaluation": evaluation}
-    with stage("report", target, timeout_s=timeouts.stage_s) as current:
-        data = gather(checkpoint, predictions, evaluation, decision, parameters)
+    """Write an HTML page on the training, its data, metrics and decision, without external resources.
+
+    Args:
+        evaluation: Evaluation of the model.
+        decision: What became of it.
+        recipe: The recipe of the run, with its gate.
+        registered_model: The registered model that it competed for.
+        register_as: The same, if the user named it.
+        command: Command that makes the same results in another storage root.
+        limits: Time limits.
+    """
+    run = run_of(evaluation, decision, recipe, registered_model, register_as=register_as, command=command)
+    with step("report", run.target, parents=run.stage.parents, timeout_s=limits.stage_s) as current:
+        data = gather(run)
         if not current.reused:
-            worst = [row["id"] for row in data.evaluated["worst"]]
-            prepared = DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))
-            data = dataclasses.replace(
-                data,
-                **pictures.of_mistakes(predictions, worst=worst),
-                **pictures.of_data(prepared),
-                **against_champion(checkpoint, evaluation, decision, parameters),
-            )
-            commits.commit(
-                target,
-                kind="report",
-                parents=parents,
-                parameters={"decision": decision_as_json(decision, reference.root_of(target))},
-                listed=[commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)],
-                statistics=ReportStatistics(
-                    registered_model=parameters.registered_model,
-                    recipe=parameters.recipe_name,
-                    data=parameters.data_name,
-                    dataset=prepared.name,
-                    changes=parameters.changes,
-                    settings=parameters.values,
-                    seconds=seconds_so_far(),
-                ),
-            )
-        publish(data, target, registered_model=parameters.registered_model)
-    return target
+            data = _write(run, data)
+        publish(data, run.target, registered_model=registered_model)
+    return run.target
 
 
-def gather(
-    checkpoint: CheckpointURI,
-    predictions: PredictionsURI,
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The run that a report is about."""
+
+    stage: Report
+    decision: Decision
+    recipe: Recipe
+    registered_model: str
+    command: str
+    scale: Mapping[str, Any]
+    """Numbers of workers and cores, if they were requested."""
+
+    @functools.cached_property
+    def target(self) -> ReportURI:
+        """URI of the report."""
+        return self.stage.target
+
+
+def run_of(
     evaluation: EvaluationURI,
     decision: Decision,
-    parameters: ReportParameters,
-) -> report_page.ReportData:
+    recipe: Recipe,
+    registered_model: str,
+    *,
+    register_as: str | None = None,
+    command: str = "",
+) -> Run:
+    """Return the run that the report on `evaluation` is about, by the manifests of its results."""
+    predictions = PredictionsURI(manifest.load(evaluation).parent("predictions", of=evaluation))
+    checkpoint = CheckpointURI(manifest.load(predictions).parent("checkpoint", of=predictions))
+    root, trained = reference.root_of(evaluation), manifest.load(checkpoint).parameters
+    stage = Report(
+        root=root,
+        checkpoint=checkpoint,
+        predictions=predictions,
+        evaluation=evaluation,
+        decision=decision_as_json(decision, root),
+        register_as=register_as,
+    )
+    scale: dict[str, Any] = {name: trained[name] for name in ("workers", "cores") if name in trained}
+    return Run(stage, decision, recipe, registered_model, command, scale)
+
+
+def decision_as_json(decision: Decision, root: Root) -> dict[str, Any]:
+    """Serialize the decision without what only its entry has."""
+    return registry.with_references(decision, root, exclude={"decided", "author", "weights"})
+
+
+def _write(run: Run, data: report_page.ReportData) -> report_page.ReportData:
+    """Read the pictures, write the page and commit it; return all that is on it."""
+    stage, target = run.stage, run.target
+    worst = [row["id"] for row in data.evaluated["worst"]]
+    prepared = DatasetURI(manifest.load(stage.predictions).parent("dataset", of=stage.predictions))
+    data = dataclasses.replace(
+        data,
+        **pictures.of_mistakes(stage.predictions, worst=worst),
+        **pictures.of_data(prepared),
+        **against_champion(run),
+    )
+    commits.commit(
+        target,
+        kind="report",
+        parents=stage.parents,
+        parameters=stage.values,
+        listed=[commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)],
+        statistics=ReportStatistics(
+            registered_model=run.registered_model,
+            recipe=run.recipe.name,
+            data=prepared.stem,
+            dataset=prepared.name,
+            changes={**recipes.changes(run.recipe), **run.scale},
+            settings=_settings(run),
+            seconds=seconds_so_far(),
+        ),
+    )
+    return data
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {**recipes.flat(run.recipe.to_dict()), "workers": "auto", **run.scale}
+
+
+def gather(run: Run) -> report_page.ReportData:
     """Read the page's content, except its pictures, from committed results: the same results give the same page."""
+    checkpoint, predictions, evaluation = run.stage.checkpoint, run.stage.predictions, run.stage.evaluation
     trained, predicted = manifest.load(checkpoint), manifest.load(predictions)
     prepared_uri = DatasetURI(predicted.parent("dataset", of=predictions))
     prepared = manifest.load(prepared_uri)
@@ -95,53 +162,48 @@ def gather(
         steps.insert(0, ("Downloaded files", raw.parent("files", of=raw_uri), None))
     for role in {"initial", "weights"} & trained.parents.keys():
         steps.insert(-3, ("Initial weights", trained.parent(role, of=checkpoint), None))
-    target = report_of(evaluation, decision, register_as=parameters.register_as)
     training = trained.statistics_of(CHECKPOINT)
     resolved = {"hardware": "; ".join(training.hardware), "reproducible": training.is_reproducible}
     resolved |= vars(training.resolved)
     return report_page.ReportData(
-        recipe_name=parameters.recipe_name,
-        data_set=parameters.data_name,
+        recipe_name=run.recipe.name,
+        data_set=prepared_uri.stem,
         sample_notice=raw.statistics_of(RAW).notice,
-        decision=decision,
+        decision=run.decision,
         evaluated=read_evaluation(evaluation),
         trained=training,
         classes=images.classes_of(prepared.columns["metadata"]),
         temperature=predicted.statistics_of(PREDICTIONS).temperature,
         class_counts=by_split(prepared.statistics_of(PREPARED).class_counts),
         data_problems=tuple(find_data_problems(raw, prepared)),
-        lineage=tuple(_lineage(steps, raw, target, decision)),
-        parameters=parameters.values | {f"{name} (resolved)": value for name, value in resolved.items()},
-        command=parameters.command,
+        lineage=tuple(_lineage(steps, raw, run)),
+        parameters=_settings(run) | {f"{name} (resolved)": value for name, value in resolved.items()},
+        command=run.command,
         producer=trained.producer,
     )
 
 
-def against_champion(
-    checkpoint: CheckpointURI, evaluation: EvaluationURI, decision: Decision, parameters: ReportParameters
-) -> dict[str, Any]:
+def against_champion(run: Run) -> dict[str, Any]:
     """Return what is different from the champion before the decision, for the section about it."""
-    history = registry.history(reference.root_of(evaluation), parameters.registered_model)
-    champion = next((earlier.champion for earlier in reversed(history) if earlier.number < decision.number), None)
-    if champion in (None, checkpoint):
+    history = registry.history(run.stage.storage, run.registered_model)
+    champion = next((earlier.champion for earlier in reversed(history) if earlier.number < run.decision.number), None)
+    if champion in (None, run.stage.checkpoint):
         return {}
     try:
-        return {"against": diff(Results.of(champion), Results.of(evaluation))}
+        return {"against": diff(Results.of(champion), Results.of(run.stage.evaluation))}
     except (FileNotFoundError, manifest.Damaged) as error:
         return {"against_note": f"The champion before cannot be compared: {error}."}
 
 
-def _lineage(
-    steps: Sequence[tuple[str, URI, Manifest | None]], raw: Manifest, target: ReportURI, decision: Decision
-) -> Iterator[LineageStep]:
+def _lineage(steps: Sequence[tuple[str, URI, Manifest | None]], raw: Manifest, run: Run) -> Iterator[LineageStep]:
     """Yield the steps of the lineage; `steps` are title, URI and manifest of each result."""
     sources = raw.statistics_of(RAW).sources
     origins = tuple((file.name, f"{file.sha256}\nfrom {redact_text(file.url)}") for file in sources)
     yield LineageStep(title="Raw files and SHA-256", facts=origins)
-    for title, uri, result in [*steps, ("Report", target, None)]:
-        place = reference.of(uri, root=reference.root_of(target))
+    for title, uri, result in [*steps, ("Report", run.target, None)]:
+        place = reference.of(uri, root=run.stage.storage)
         link = "" if place == uri else f"../../{quote(place)}/{manifest.NAME}"
-        when = result.created if result else decision.decided if uri == target else None
+        when = result.created if result else run.decision.decided if uri == run.target else None
         facts = [("created (UTC)", report_page.moment(when).removesuffix(" UTC"))] if when else []
         rows = Counter[str]()
         for file in result.files if result else ():

@@ -1,163 +1,283 @@
-"""What a job is asked to do: its spec, a JSON file in storage."""
+"""Stages: one frozen class each, whose value says which result a stage makes, and so the result's URI, `target`.
 
-import hashlib
-import re
-from typing import Any, Literal, NamedTuple
+The same value is what a task builds from its arguments, what its job reads as JSON, what the fingerprint is taken of,
+what the manifest records, and a link of the plan. Limits and needs of the work are no part of it: they change no byte.
+"""
 
-from pydantic import BaseModel, ConfigDict
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, Self
 
-from storage import files
-from storage.manifest import Damaged
-from storage.statistics import LeftOut
-from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, PredictionsURI, Root
-from tasks.learning.recipes import Recipe
-from tasks.resources.scaling import ANY, Needs, Workers
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-NEW = "new"
-"""Split of images that are only predicted, without a part in training."""
+from storage import kinds, reference
+from storage.kinds import Kind, U
+from storage.uri import (
+    URI,
+    AuditURI,
+    CheckpointURI,
+    DatasetURI,
+    EvaluationURI,
+    ExportURI,
+    FilesURI,
+    ListingURI,
+    PredictionsURI,
+    ReportURI,
+    Root,
+    fingerprint,
+)
+from tasks.learning import sources, user_code
+from tasks.learning.recipe import MAX_MEGAPIXELS, Data, Recipe, Split
+from tasks.learning.sources import SourceFile
 
-_DIGESTED = re.compile(r".+-([0-9a-f]{64})\.json")
 
+class Stage(BaseModel, Generic[U]):
+    """Base of the stages; the roles of `kind.parents` are the fields with the results that a stage reads.
 
-def write_digested(folder: URI, name: str, content: bytes) -> URI:
-    """Write `content` for a job, in a file whose name ends with its SHA-256; return its URI."""
-    place = folder.child(f"{name}-{hashlib.sha256(content).hexdigest()}.json")
-    files.put(place, content)
-    return place
-
-
-def read_digested(place: URI) -> bytes:
-    """Read a file of `write_digested`; raise `Damaged` if its content has another SHA-256 than its name says.
-
-    Scratch is storage: whoever can write there must not decide what a job does, or where. A name without a SHA-256,
-    of a file that somebody wrote by hand, says nothing.
+    A field that equals its default is left out of the fingerprint: that value means "as before the field was added".
     """
-    content = files.read(place)
-    named = _DIGESTED.fullmatch(place.name)
-    if named and named[1] != hashlib.sha256(content).hexdigest():
-        raise Damaged(f"{place} is not what the run wrote (SHA-256), so the job did nothing; run again")
-    return content
 
-
-def scratch_of(root: Root, target: URI) -> URI:
-    """Return the folder for temporary files of attempts at `target`; it is deleted once `target` is committed."""
-    return root.child(f"runs/{target.name}")
-
-
-class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    kind: ClassVar[Kind[Any, Any]]
+    """Kind of the result."""
 
+    root: Root | None = None
+    """Storage root of the result; None: that of the first result that the stage reads."""
 
-class JobSpec(_Frozen):
-    """Base of every job's spec."""
+    @property
+    def name(self) -> str:
+        """Readable first part of the result's name: by default that of the first result that the stage reads."""
+        return next(iter(self.parents.values())).stem
 
-    storage: Root
-    """Storage root of the target."""
-    target: URI
-    """Result that the job commits."""
-    deadline_s: float
-    """Seconds after which the job ends itself with an error."""
-    stall_s: float = 600.0
-    """Seconds without progress after which a training worker is restarted, or the wait for a cluster's nodes ends."""
-    threads: int | None = None
-    """Threads of each computing process; None: as many as Ray gives it CPUs."""
+    @property
+    def parents(self) -> dict[str, URI]:
+        """Results that the stage reads, by role."""
+        return {role: uri for role in self.kind.parents if (uri := getattr(self, role, None))}
+
+    @property
+    def values(self) -> dict[str, JsonValue]:
+        """Everything else that decides the result's bytes, without what has its default."""
+        names = [name for name in type(self).model_fields if name not in ("root", *self.kind.parents)]
+        return {name: _plain(getattr(self, name)) for name in names if not self._is_default(name)}
+
+    @property
+    def storage(self) -> Root:
+        """Storage root of the result."""
+        return self.root or reference.root_of(next(iter(self.parents.values())))
+
+    @property
+    def target(self) -> U:
+        """URI of the result: the same request has the same URI, before and after it is committed."""
+        parents = {role: uri.label for role, uri in self.parents.items()}
+        digest = fingerprint(self.kind.stage, version=self.kind.version, parents=parents, values=self.values)
+        uri: U = self.kind.place(self.storage, f"{self.name}-{digest}")
+        return uri
 
     @property
     def scratch(self) -> URI:
-        """Folder for the spec and for temporary files of all attempts."""
-        return scratch_of(self.storage, self.target)
+        """Folder for the job's spec and for temporary files of all attempts; deleted once the result is committed."""
+        return self.storage.child(f"{kinds.RUNS}/{self.target.name}")
+
+    def _is_default(self, name: str) -> bool:
+        return bool(getattr(self, name) == type(self).model_fields[name].get_default())
 
 
-class UserFile(NamedTuple):
-    """One of the user's own files; there may be a million of them."""
-
-    split: str
-    """`train` or `test`; empty if the job chooses by the file's content."""
-    label: int | None
-    """Number of its class; None for Parquet, whose rows have labels."""
-    path: str
-    """Path relative to the data's URI."""
-    size: int
-    """Size in bytes."""
-    digest: str
-    """`sha256:` or `etag:` and the value at the time of listing."""
+def _plain(value: Any) -> JsonValue:
+    """Return a field's value as JSON; of a group without the fields that have their defaults."""
+    if isinstance(value, URI):
+        return value.label
+    if not dataclasses.is_dataclass(value):
+        return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+    fields: Mapping[str, Any] = getattr(value, "__pydantic_fields__")  # noqa: B009 (of pydantic's dataclasses)
+    now = {name: getattr(value, name) for name in fields}
+    return {name: _plain(now[name]) for name in fields if name == "kind" or now[name] != fields[name].get_default()}
 
 
-class IngestSpec(JobSpec):
-    """Make a raw dataset of downloaded files, or of the user's own images."""
+class Download(Stage[FilesURI]):
+    """Fetch the files of a source, or initial weights, and keep them as they are."""
 
-    source: URI
-    """Folder with the files."""
-    target: DatasetURI
-    kind: Literal["files", "images", "parquet"]
-    """`files`: downloaded files of a source; else the user's own, `images` (one file each) or `parquet`."""
-    source_name: str | None = None
-    """Name of the downloaded source, as in a recipe; None for the user's own files."""
-    classes: list[str] = []
-    """Name of each label for image files; empty for Parquet and sources, which name their classes themselves."""
-    labels: str = ""
-    """Which folders are the classes of image files, in words."""
-    digest: str = ""
-    """SHA-256 of the list of the user's own files."""
-    listing: URI | None = None
-    """JSON list with a `UserFile` for each of the user's own files, from `write_digested`."""
-    left_out: tuple[LeftOut, ...] = ()
-    """Files below the user's data that are not read, by reason, for the manifest."""
-    parameters: dict[str, Any]
-    """Name of the source. For the user's own also image_size, channels and, if no folder is called train or test,
-    test_fraction, and group if near duplicates get one split; for images that are only predicted also classes."""
+    kind = kinds.FILES
+    root: Root
+    data: str
+    """Name of the source or of the weights."""
+    files: tuple[SourceFile, ...]
+    mirrors: tuple[str, ...] = ()
+    """Addresses to fetch them from, tried in this order; they decide nothing."""
+    refresh: int = 0
+    """Number of the repetition that the user asked for."""
+
+    @classmethod
+    def of(cls, source: sources.Download, root: Root, *, mirrors: Sequence[str] = (), refresh: int = 0) -> Self:
+        """Return the stage that downloads `source` from `mirrors`, then from those that publish it."""
+        return cls(
+            root=root, data=source.name, files=source.files, mirrors=(*mirrors, *source.mirrors), refresh=refresh
+        )
 
     @property
-    def is_new(self) -> bool:
-        """True for images that are only predicted: `classes` are the model's, and labels may be missing."""
-        return "classes" in self.parameters
+    def name(self) -> str:
+        return self.data
+
+    @property
+    def values(self) -> dict[str, JsonValue]:
+        """The checksums decide the bytes, wherever a file comes from."""
+        sums: JsonValue = {file.name: file.sha256 for file in self.files}
+        return {"sha256": sums} | ({"refresh": self.refresh} if self.refresh else {})
 
 
-class PreprocessSpec(JobSpec):
+class Ingest(Stage[DatasetURI]):
+    """Make a raw dataset of downloaded files, or of the user's own images."""
+
+    kind = kinds.RAW
+    files: FilesURI | None = None
+    """Downloaded files of a source; None for the user's own."""
+    source: str = ""
+    """The source as a recipe names it."""
+    listing: ListingURI | None = None
+    """List of the user's own files, with their splits, labels and checksums."""
+    place: URI | None = None
+    """Folder with these files; decides nothing."""
+    is_new: bool = False
+    """True for images that are only predicted: labels may be missing, and the classes are those of a model."""
+    image_size: int = 0
+    channels: Literal[1, 3] = 3
+    store: Literal["pixels", "files"] = "pixels"
+    max_megapixels: int = MAX_MEGAPIXELS
+    test_fraction: float | None = None
+    """Share of the images that become test rows by a hash of their content; None if folders or names define splits."""
+    group: Literal["none", "near-duplicates"] = "none"
+    """Whether near duplicates get one split, where their content decides it."""
+    refresh: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.made_from.stem
+
+    @property
+    def values(self) -> dict[str, JsonValue]:
+        """A source decides through its checksums, except the user's own code, which reads the files."""
+        undecisive = ["place"] if user_code.is_reference(self.source) else ["place", "source"]
+        return {name: value for name, value in super().values.items() if name not in undecisive}
+
+    @property
+    def storage(self) -> Root:
+        return self.root or (self.listing.root if self.listing else reference.root_of(self.made_from))
+
+    @property
+    def data(self) -> Data:
+        """How the images are stored, as in a recipe."""
+        if not self.listing:
+            return Data(source=self.source)
+        fields = {name: getattr(self, name) for name in ("image_size", "channels", "store", "max_megapixels")}
+        return Data(source=sources.USER_IMAGES, **fields)
+
+    @property
+    def made_from(self) -> FilesURI | ListingURI:
+        """The files or the list of files."""
+        made_from = self.files or self.listing
+        assert made_from, "either files or a listing"
+        return made_from
+
+
+class Preprocess(Stage[DatasetURI]):
     """Check, split and shuffle a raw dataset."""
 
-    source: DatasetURI
-    target: DatasetURI
-    parameters: dict[str, Any]
-    """Values of split_seed, validation_fraction and max_quarantined; group if it is not none; for an audit also fold,
-    from 0, and folds."""
+    kind = kinds.PREPARED
+    raw: DatasetURI
+    split: Split = Split()
+    fold: int | None = None
+    """Of an audit: number of the fold, from 0, whose rows are the test rows."""
+    folds: int | None = None
+    refresh: int = 0
+    """Number of the repetition, if the raw dataset is not made again."""
 
 
-class TrainParameters(_Frozen):
-    """Parameters of the task `train`."""
-
-    recipe: Recipe
-    parameters: dict[str, Any]
-    """Values that determine the weights besides the prepared dataset and the initial weights."""
-    initial: CheckpointURI | None = None
-    """Warm start: the champion whose weights training begins with."""
-    weights: FilesURI | None = None
-    """File of initial weights, published or the user's own; with neither, training begins with random ones."""
-    workers: Workers
-    """Workers as requested; None: chosen by GPUs, batch size and nodes (`scaling.resolve`); 0: no Ray."""
-
-
-class TrainSpec(JobSpec, TrainParameters):
+class Train(Stage[CheckpointURI]):
     """Train a recipe on a prepared dataset."""
 
-    source: DatasetURI
-    target: CheckpointURI
+    kind = kinds.CHECKPOINT
+    prepared: DatasetURI
+    recipe: Recipe
+    """Its model and its training decide the weights; the split is already in `prepared`."""
+    start: URI | None = None
+    """Initial weights: a downloaded file of them, or a checkpoint; None: random ones."""
+    workers: int | None = Field(default=None, ge=0)
+    """Number of workers as requested; None: chosen by GPUs, batch size and nodes; 0: one, without Ray."""
+    cores: int | None = None
+    """Number of the machine's cores as requested: threads change the order of summation; None: all."""
+
+    @property
+    def initial(self) -> CheckpointURI | None:
+        """The model whose weights the training begins with."""
+        return CheckpointURI(self.start) if self.start and kinds.CHECKPOINT.holds(self.start) else None
+
+    @property
+    def weights(self) -> FilesURI | None:
+        """The downloaded file of weights that the training begins with."""
+        return FilesURI(self.start) if self.start and not kinds.CHECKPOINT.holds(self.start) else None
+
+    @property
+    def name(self) -> str:
+        """The recipe's name; after that of the data, if they are the user's own images."""
+        is_user_images = self.recipe.data.source == sources.USER_IMAGES
+        return f"{self.prepared.stem}-{self.recipe.name}" if is_user_images else self.recipe.name
+
+    @property
+    def values(self) -> dict[str, JsonValue]:
+        training = _plain(self.recipe.training)
+        assert isinstance(training, dict)
+        start: dict[str, JsonValue] = {"start": self.recipe.training.start.kind} if "start" in training else {}
+        rest = {name: value for name, value in super().values.items() if name not in ("recipe", "start")}
+        return {"model": self.recipe.model, "training": training | start, **rest}
 
 
-class PredictParameters(_Frozen):
-    """Parameters of the task `predict`."""
-
-    split: str | None
-    """Split to predict; None: every split."""
-    workers: Workers
-    """Number of workers as requested."""
-    needs: Needs = ANY
-    """Resources that each worker requires."""
-
-
-class PredictSpec(JobSpec, PredictParameters):
+class Predict(Stage[PredictionsURI]):
     """Predict every row of a dataset, or of one of its splits."""
 
-    model: CheckpointURI
-    source: DatasetURI
-    target: PredictionsURI
+    kind = kinds.PREDICTIONS
+    checkpoint: CheckpointURI
+    dataset: DatasetURI
+    split: str | None = None
+    """Split to predict; None: every split."""
+
+
+class Evaluate(Stage[EvaluationURI]):
+    """Compute the metrics of predictions on the test rows."""
+
+    kind = kinds.EVALUATION
+    predictions: PredictionsURI
+
+
+class Report(Stage[ReportURI]):
+    """Write the page of a run."""
+
+    kind = kinds.REPORT
+    checkpoint: CheckpointURI
+    predictions: PredictionsURI
+    evaluation: EvaluationURI
+    decision: dict[str, JsonValue]
+    """The decision as the registry records it, without time, author and weights."""
+    register_as: str | None = None
+    """Registered model that the user named; None: the default one of the data."""
+
+
+class Export(Stage[ExportURI]):
+    """Export a model, proven on the test rows of its own data."""
+
+    kind = kinds.EXPORT
+    checkpoint: CheckpointURI
+    prepared: DatasetURI
+
+
+class Audit(Stage[AuditURI]):
+    """Find images whose labels are probably wrong, from predictions of models that were not trained on them."""
+
+    kind = kinds.AUDIT
+    predictions: tuple[PredictionsURI, ...]
+
+    @property
+    def parents(self) -> dict[str, URI]:
+        return dict(zip(self.kind.parents, self.predictions, strict=False))
+
+    @property
+    def values(self) -> dict[str, JsonValue]:
+        return {}

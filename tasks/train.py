@@ -3,22 +3,41 @@
 from prefect import task
 
 from storage.uri import URI, CheckpointURI, DatasetURI
+from tasks.learning.recipes import Recipe
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import stage
-from tasks.planning.plan import Timeouts
-from tasks.runners.runner import Runner, retry_on_fault
-from tasks.stages import TrainParameters, TrainSpec
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import Workers, needs_of
+from tasks.runners.runner import Runner, retry_on_fault, run_once
+from tasks.stages import Train
 
 
 @task(name="train", **task_options, **retry_on_fault)
 def train(
-    prepared: DatasetURI, checkpoint: CheckpointURI, parameters: TrainParameters, timeouts: Timeouts, runner: Runner
+    prepared: DatasetURI,
+    recipe: Recipe,
+    runner: Runner,
+    *,
+    start: URI | None = None,
+    workers: Workers = None,
+    cores: int | None = None,
+    limits: Limits = Limits(),
 ) -> CheckpointURI:
-    """Train and keep the epoch with the lowest validation loss; resume from the newest complete checkpoint."""
-    parents: dict[str, URI] = {"prepared": prepared}
-    parents |= {"initial": parameters.initial} if parameters.initial else {}
-    parents |= {"weights": parameters.weights} if parameters.weights else {}
-    with stage("train", checkpoint, parents=parents) as current:
-        if not current.reused:
-            runner.run("train", TrainSpec(source=prepared, **vars(parameters), **timeouts.of_job(checkpoint)))
-    return checkpoint
+    """Train and keep the epoch with the lowest validation loss; resume from the newest complete checkpoint.
+
+    Args:
+        prepared: Dataset to train on.
+        recipe: What to train, and how.
+        runner: Runs the job.
+        start: Initial weights, as the recipe's `start` says: the download of a file of weights, or a checkpoint.
+        workers: Number of workers; None: chosen by GPUs, batch size and nodes.
+        cores: Number of the machine's cores that decides the number of threads; None: all.
+        limits: Time limits.
+
+    Raises:
+        ValueError: `start` is missing, or given although the recipe starts from random weights.
+    """
+    if (start is None) != (recipe.training.start.kind == "random"):
+        needed = "a checkpoint, or the URI of downloaded weights" if start is None else "None"
+        raise ValueError(f"start must be {needed} with start={recipe.training.start.kind}, got {start}")
+    stage = Train(prepared=prepared, recipe=recipe, start=start, workers=workers, cores=cores)
+    return run_once(stage, runner, limits=limits, needs=needs_of(recipe, workers))

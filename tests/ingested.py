@@ -16,17 +16,23 @@ from tasks.train import train
 
 def ingested(plan: Plan, runner: Runner | None = None) -> DatasetURI:
     """Download and ingest what `plan` asks for."""
-    files = download.fn(plan.files, plan.train.weights, plan.download, plan.timeouts)
-    return ingest.fn(files, plan.raw, plan.ingest, plan.timeouts, runner or InProcessRunner())
+    for stage in (plan.weights, plan.download):
+        if stage:
+            download.fn(stage)
+    if not plan.ingest:
+        return plan.preprocess.raw
+    group = plan.recipe.split.group
+    return ingest.fn(plan.ingest.made_from, plan.recipe.data, runner or InProcessRunner(), group=group)
 
 
 def run(plan: Plan, runner: Runner | None = None) -> Decision:
     """Run every task of `plan`, as the flow does."""
-    runner = runner or InProcessRunner()
-    prepared = preprocess.fn(ingested(plan, runner), plan.prepared, plan.preprocess, plan.timeouts, runner)
-    checkpoint = train.fn(prepared, plan.checkpoint, plan.train, plan.timeouts, runner)
-    predictions = predict.fn(checkpoint, prepared, plan.predictions, plan.predict, plan.timeouts, runner)
-    evaluation = evaluate.fn(predictions, plan.evaluation, plan.timeouts)
-    decision = promote.fn(checkpoint, evaluation, plan.promote, plan.timeouts, runner)
-    report.fn(checkpoint, predictions, evaluation, decision, plan.report, plan.timeouts)
+    runner, recipe, workers = runner or InProcessRunner(), plan.recipe, plan.train.workers
+    prepared = preprocess.fn(ingested(plan, runner), recipe.split, runner)
+    checkpoint = train.fn(prepared, recipe, runner, start=plan.train.start, workers=workers)
+    predictions = predict.fn(checkpoint, prepared, runner, split="test", needs=plan.predict_needs)
+    evaluation = evaluate.fn(predictions)
+    model, judge_only = plan.registered_model, plan.judge_only
+    decision = promote.fn(checkpoint, evaluation, model, recipe.gate, runner, judge_only=judge_only)
+    report.fn(evaluation, decision, recipe, model, register_as=plan.register_as, command=plan.command)
     return decision

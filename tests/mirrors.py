@@ -42,7 +42,7 @@ class Mirror:
 
 def fetch(source: Source, folder: Path, *addresses: str) -> dict[str, str]:
     """Fetch every file of `source` into `folder` without pauses, and return where each came from, by its name."""
-    waits: dict[str, Any] = {"pauses": tenacity.wait_none(), "trickle_s": 1.0}
+    waits: dict[str, Any] = {"pauses": tenacity.wait_none(), "stall_s": 0.5}
     origins = [fetch_file(file, folder, mirrors=addresses, log=lambda *_: None, **waits) for file in source.files]
     return {origin.name: origin.url for origin in origins}
 

@@ -152,8 +152,9 @@ def test_every_guarantee_names_a_test_that_exists() -> None:
     assert [name for name in names if name != "make faults" and not (CHECKOUT / "tests" / name).exists()] == []
 
 
-def test_no_line_is_longer_than_120_characters() -> None:
-    assert [(_name(page), line) for page in PAGES for line in page.read_text().splitlines() if len(line) > 120] == []
+def test_no_line_is_longer_than_120_characters_except_of_what_a_program_prints() -> None:
+    texts = {_name(page): re.sub(r"```text\n.*?```", "", page.read_text(), flags=re.DOTALL) for page in PAGES}
+    assert [(name, line) for name, text in texts.items() for line in text.splitlines() if len(line) > 120] == []
 
 
 def test_every_relative_link_resolves() -> None:

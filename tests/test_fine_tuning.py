@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 
 from flows.__main__ import main
+from flows.cli import preflight
 from flows.cli.options import RunOptions
-from flows.cli.preflight import check_and_plan
 from storage import manifest, registry
 from storage.decision import Decision
 from storage.uri import CheckpointURI
@@ -73,20 +73,20 @@ def checked(pictures: Path, tmp_path: Path, *words: str) -> Plan:
     """The plan after all checks of the command line."""
     settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
     options = ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers", "0", *settings, *words]
-    return check_and_plan(options_of(RunOptions, *options))
+    return preflight.checked(options_of(RunOptions, *options))
 
 
 def test_bytes_of_a_file_name_the_model_and_its_path_does_not(make: Make, weights: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copy(weights, tmp_path / "copy.safetensors"))
     original, moved = (make(model=lite0.MODEL, start=str(path)) for path in (weights, copy))
     assert original.train.weights and original.train.weights == moved.train.weights
-    assert original.checkpoint == moved.checkpoint
+    assert original.train.target == moved.train.target
     safetensors.torch.save_file(
         {name: 2 * tensor.contiguous() for name, tensor in pretrained.read_published(lite0.MODEL).items()}, copy
     )
     other = make(model=lite0.MODEL, start=str(copy))
-    assert other.train.weights != original.train.weights and other.checkpoint != original.checkpoint
-    assert other.train.weights in other.uses and other.prepared == original.prepared
+    assert other.train.weights != original.train.weights and other.train.target != original.train.target
+    assert other.train.weights in other.uses and other.train.prepared == original.train.prepared
 
 
 def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
@@ -99,19 +99,21 @@ def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
     stem = "conv_stem.weight"
     assert torch.allclose(model.backbone.state_dict()[stem], pretrained.read_published(lite0.MODEL)[stem])
     assert model.backbone.state_dict()["classifier.weight"].shape[0] == len(meta.model.classes) == 3
-    assert manifest.load(plan.checkpoint).parent("weights", of=plan.checkpoint) == plan.train.weights
+    assert manifest.load(plan.train.target).parent("weights", of=plan.train.target) == plan.train.weights
     assert plan.train.weights and meta.model.mean == (127.5,) * 3
-    assert main(["lineage", plan.checkpoint]) == 0
+    assert main(["lineage", plan.train.target]) == 0
     assert hashlib.sha256(weights.read_bytes()).hexdigest() in capsys.readouterr().out
     shutil.rmtree(plan.train.weights)
-    assert make(**settings).download.weights is None, "a model that is there is not made again"
+    assert make(**settings).weights is None, "a model that is there is not made again"
 
 
 def test_default_starts_from_the_weights_of_a_package_which_are_stored_once(make: Make, pictures: Path) -> None:
     plan = make()
     assert plan.recipe.training.start == recipes.Pretrained() and plan.recipe.model == lite0.MODEL
-    assert plan.files is None and plan.train.weights and plan.train.weights.parent.name == "downloads"
-    download.fn(plan.files, plan.train.weights, plan.download, plan.timeouts)
+    assert (
+        plan.download is None and plan.weights and plan.train.weights and plan.train.weights.parent.name == "downloads"
+    )
+    download.fn(plan.weights)
     (file,) = manifest.verify(plan.train.weights).files
     assert file.path == f"tf_efficientnet_lite0-{file.sha256[:12]}.safetensors"
     stored = safetensors.torch.load_file(Path(plan.train.weights, file.path))
@@ -133,8 +135,8 @@ def test_weights_that_cannot_be_downloaded_are_refused_by_the_command_line(
 def trained(plan: Plan) -> CheckpointURI:
     """The model of `plan`, made as the flow does."""
     runner = InProcessRunner()
-    prepared = preprocess.fn(ingested(plan, runner), plan.prepared, plan.preprocess, plan.timeouts, runner)
-    return train.fn(prepared, plan.checkpoint, plan.train, plan.timeouts, runner)
+    prepared = preprocess.fn(ingested(plan, runner), plan.recipe.split, runner)
+    return train.fn(prepared, plan.recipe, runner, start=plan.train.start, workers=0)
 
 
 def crowned(plan: Plan) -> CheckpointURI:
@@ -189,7 +191,7 @@ def test_champion_of_another_registered_model_gives_its_backbone_to_other_classe
     assert torch.allclose(model["features.2.weight"], before["features.2.weight"])
     assert torch.allclose(model["features.0.weight"], before["features.0.weight"].sum(1, keepdim=True), atol=1e-6)
     assert not torch.allclose(model["head.0.weight"], before["head.0.weight"], atol=1e-3)
-    assert manifest.load(plan.checkpoint).parent("initial", of=plan.checkpoint) == champion
+    assert manifest.load(plan.train.target).parent("initial", of=plan.train.target) == champion
 
 
 def test_champion_of_another_model_or_of_no_such_name_is_refused(make: Make) -> None:

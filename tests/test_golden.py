@@ -1,13 +1,13 @@
-"""Bytes that must not change: the same files give the same parts; `planning/test_plan.py` has the names."""
+"""Bytes that must not change: the same files give the same parts."""
 
 import pytest
 
 from storage import manifest
 from storage.uri import DatasetURI, Root
-from tasks.jobs import main
 from tasks.learning import recipes
 from tasks.planning import make_plan, plan
-from tasks.stages import PreprocessSpec
+from tasks.preprocess import preprocess
+from tasks.runners.runner import InProcessRunner
 from tests.ingested import ingested
 
 RAW = {
@@ -48,16 +48,12 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> plan.Plan:
     """The plan of a run on the sample, whose raw and prepared dataset are committed."""
     root = Root(str(tmp_path_factory.mktemp("golden")))
     made = make_plan.make_plan(storage=root, recipe=recipes.load("mnist-sample-resnet18"), workers=0)
-    ingested(made)
-    spec = PreprocessSpec(
-        storage=root, deadline_s=600, source=made.raw, target=made.prepared, parameters=made.preprocess
-    )
-    main.run_here(spec, tell=lambda line: None)
+    preprocess.fn(ingested(made), made.recipe.split, InProcessRunner())
     return made
 
 
 def test_parts_of_the_sample_keep_their_bytes(sample: plan.Plan) -> None:
-    assert (digests(sample.raw), digests(sample.prepared)) == (RAW, PREPARED)
+    assert (digests(sample.preprocess.raw), digests(sample.preprocess.target)) == (RAW, PREPARED)
 
 
 def digests(uri: DatasetURI) -> dict[str | None, tuple[str, ...]]:

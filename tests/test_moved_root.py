@@ -10,7 +10,7 @@ from storage.decision import Decision
 from storage.uri import URI, Root
 from tasks import report as report_task
 from tasks.learning import inference, recipes
-from tasks.orchestration.stage import Stage, using
+from tasks.orchestration.stage import Step, using
 from tasks.planning import make_plan, predict_request
 from tasks.planning.plan import Plan
 from tests import ingested
@@ -31,7 +31,7 @@ def request(root: Root, **changes: object) -> Plan:
     return make_plan.make_plan(storage=root, recipe=recipe, workers=0)
 
 
-def run(asked: Plan) -> tuple[list[Stage], Decision]:
+def run(asked: Plan) -> tuple[list[Step], Decision]:
     """Every stage, in this process."""
     with using(asked.root, asked.uses) as stages:
         return stages, ingested.run(asked)
@@ -54,11 +54,11 @@ def test_a_run_finds_all_of_a_root_that_lies_elsewhere_now(tmp_path: Path) -> No
         assert [stage.name for stage in again if not stage.reused] == []
         assert relative((stage.uri for stage in again), root) == relative((stage.uri for stage in stages), first)
         assert decision.number == 1 and len(registry.history(root, "mnist-sample")) == 1
-        assert registry.champion(root, "mnist-sample") == asked.checkpoint
+        assert registry.champion(root, "mnist-sample") == asked.train.target
 
         resolved = predict_request.resolve(
-            storage=root, model="champion", data=asked.prepared, split="test", workers=0, stage_timeout_s=60 * 1
+            storage=root, model="champion", data=asked.train.prepared, split="test", workers=0
         )
-        assert resolved.checkpoint == asked.checkpoint and not resolved.needs_ray
-        assert request(root, start="champion").train.initial == asked.checkpoint
+        assert resolved.predict.checkpoint == asked.train.target and not resolved.needs_ray
+        assert request(root, start="champion").train.initial == asked.train.target
         assert inference.load("champion:mnist-sample", storage=root).classes == tuple("0123456789")

@@ -12,8 +12,8 @@ import pytest
 
 from flows.cli import app
 from storage import files, manifest, tables
-from storage.uri import URI, CheckpointURI, PredictionsURI, Root
-from tasks.stages import PredictSpec
+from storage.uri import URI, PredictionsURI, Root
+from tasks.stages import Predict
 from tests import environments, photographs
 from tests.image_folder import write_folder
 from tests.jobs.raw import run
@@ -40,16 +40,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = Root(str(folder / "data"))
     write_folder(folder / "photos")
     raw, prepared = photographs.to_make(root, URI(str(folder / "photos")), "files")
-    for spec in (raw, prepared, photographs.trains(root, prepared.target)):
-        run(spec)
-    predictions = PredictionsURI(root.child("predictions/photos-0123456789ab"))
-    model = CheckpointURI(root.child("checkpoints/photos-0123456789ab"))
-    run(
-        PredictSpec(
-            storage=root, deadline_s=60, model=model, source=raw.target, target=predictions, split="test", workers=0
-        )
-    )
-    promote(root, "photos", model)
+    trained = photographs.trains(root, prepared.target)
+    for stage in (raw, prepared, trained, Predict(checkpoint=trained.target, dataset=raw.target, split="test")):
+        run(stage)
+    promote(root, "photos", trained.target)
     return folder
 
 
@@ -87,7 +81,8 @@ def blocks(section: str) -> list[str]:
 
 def predicted(folder: Path) -> Any:
     """The committed predictions of all photographs that can be read, by file."""
-    rows = tables.read_split(PredictionsURI(f"{folder}/data/predictions/photos-0123456789ab"), "test").to_pandas()
+    (name,) = os.listdir(folder / "data" / "predictions")
+    rows = tables.read_split(PredictionsURI(f"{folder}/data/predictions/{name}"), "test").to_pandas()
     return rows[rows["prediction"].notna()].set_index("file")
 
 

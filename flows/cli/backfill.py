@@ -7,8 +7,8 @@ from flows.cli.options import BackfillOptions, RunOptions
 from storage import exits
 from storage.admin import catalog
 from storage.uri import parse_root
+from tasks.images.option import default_recipe
 from tasks.learning import recipes
-from tasks.planning.data_option import default_recipe
 
 
 def backfill(options: BackfillOptions) -> int:

@@ -153,7 +153,10 @@ class RunOptions(MirrorOptions, TrainingOptions):
     refresh: Annotated[bool, typer.Option("--refresh", help="recompute everything, even if results exist")] = False
     check: Annotated[
         bool,
-        typer.Option("--check", help="check the setup without running; one line per fact; exit code 0 or 2"),
+        typer.Option(
+            "--check",
+            help="check the setup without running; one line per fact, with --json the plan; exit code 0 or 2",
+        ),
     ] = False
 
 

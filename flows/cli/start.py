@@ -14,20 +14,29 @@ from storage.exits import note, refused_if_invalid
 from storage.kinds import EXPORT
 from storage.process import gc_paused
 from storage.uri import PredictionsURI
-from tasks.learning import recipes
+from tasks.learning import recipes, sources
 from tasks.learning.recipes import Recipe
+
+_FLOWS = {"cifar10": "cifar10", sources.USER_IMAGES: "images"}
+"""Name of the flow of `flows.pipeline` by the recipe's source; `mnist` for all others."""
 
 
 def run(options: RunOptions) -> int:
     """Run the pipeline, or with `--check` only its checks, and print what each found."""
     with refused_if_invalid():
-        plan = preflight.check_and_plan(options, _tell if options.check else preflight.ignore)
+        plan = preflight.checked(options, _tell if options.check and not options.as_json else preflight.ignore)
         if options.check:
             from flows.server.temporary_server import check_api
 
-            _tell("Prefect", check_api())
+            found = check_api()
+            if options.as_json:
+                print(plan.model_dump_json(indent=1), flush=True)
+            else:
+                _tell("Prefect", found)
             return 0
-    return start(plan, options, parameters_of(options) | parameters_of_recipe(plan.recipe), module="flows.pipeline")
+    name = _FLOWS.get(plan.recipe.data.source, "mnist")
+    parameters = parameters_of(options) | parameters_of_recipe(plan.recipe)
+    return start(plan, options, parameters, flow=f"flows.pipeline:{name}")
 
 
 def parameters_of(options: FlowOptions) -> dict[str, Any]:
@@ -47,8 +56,8 @@ def _tell(name: str, found: str) -> None:
 def predict(options: PredictOptions) -> int:
     """Run batch prediction."""
     with refused_if_invalid():
-        request = preflight.check_prediction(options)
-    return start(request, options, parameters_of(options), module="flows.predict")
+        request = preflight.checked(options)
+    return start(request, options, parameters_of(options), flow="flows.predict:predict")
 
 
 def export(options: ExportOptions) -> int:
@@ -64,16 +73,16 @@ def export(options: ExportOptions) -> int:
     from tasks.orchestration.stage import using
 
     console.attach(console.Narrator(Console(stderr=True)))
-    with using(request.root, [request.checkpoint, request.prepared]) as stages:
-        export_task.fn(request.checkpoint, request.prepared, request.export)
-    recorded = manifest.load(request.export)
-    uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": request.export}
-    paths = [request.export.child(file.path) for file in recorded.files]
+    with using(request.storage, [request.checkpoint, request.prepared]) as steps:
+        exported = export_task.fn(request.checkpoint, request.prepared, root=request.root)
+    recorded = manifest.load(exported)
+    uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": exported}
+    paths = [exported.child(file.path) for file in recorded.files]
     if options.as_json:
         summary = {
             "uris": uris,
             "files": paths,
-            "reused": stages[-1].reused,
+            "reused": steps[-1].reused,
             "statistics": recorded.statistics.model_dump(mode="json"),
         }
         print(json.dumps(summary, indent=1), flush=True)
@@ -84,19 +93,20 @@ def export(options: ExportOptions) -> int:
     return 0
 
 
-def start(plan: Any, options: FlowOptions, parameters: dict[str, Any], *, module: str) -> int:
+def start(request: Any, options: FlowOptions, parameters: dict[str, Any], *, flow: str) -> int:
     """Run a flow from the command line and show its progress and outcome; write predictions to CSV, if asked.
 
-    `flow_of(plan)` in `module` returns the flow, whose `parameters` Prefect shows. Slow starts run in parallel: Ray, if
-    it is needed, which takes longest, Prefect's server, and the imports of the flow.
+    `flow` is `module:name`. Prefect shows its `parameters`; it carries out `request`, which is checked already. Slow
+    starts run in parallel: Ray, if it is needed, which takes longest, Prefect's server, and the imports of the flow.
     """
     from tasks.runners.session import starting
 
+    module, _, name = flow.partition(":")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     # Heartbeats let a shared server mark a killed run as Crashed, as it does for runs of deployments.
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
-    start_ray = options.workers != 0 and plan.needs_ray
+    start_ray = options.workers != 0 and request.needs_ray
     note(f"starting {'Ray and ' if start_ray else ''}Prefect ...")
     with starting(wanted=start_ray):
         with gc_paused():
@@ -119,10 +129,11 @@ def start(plan: Any, options: FlowOptions, parameters: dict[str, Any], *, module
         # Tags make every task request concurrency slots, which Prefect's busy SQLite postpones by two seconds.
         # Only a server that outlives this run needs the tag.
         with own_server(meanwhile) as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
-            flow = importlib.import_module(module).flow_of(plan)
+            run_flow = getattr(importlib.import_module(module), name)
             console.attach(narrator)
             try:
-                summary = flow(**parameters)
+                with preflight.passing(request):
+                    summary = run_flow(**parameters)
             finally:
                 narrator.stop()
     if isinstance(options, PredictOptions) and options.csv:

@@ -23,8 +23,8 @@ from storage.exits import refused_if_invalid
 from storage.manifest import JSON
 from storage.process import LOOPBACK
 from storage.uri import parse_root
+from tasks.images.option import default_recipe
 from tasks.learning.field_errors import first_problem
-from tasks.planning.data_option import default_recipe
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 FILE, OWN_FILE = "prefect.yaml", "deployments.yaml"

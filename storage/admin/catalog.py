@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from storage import champions, files, manifest
+from storage import access, champions, files, manifest
 from storage.files import Entry
 from storage.kinds import KINDS, RUNS
 from storage.manifest import Damaged, Manifest
@@ -84,6 +84,24 @@ def named(root: Root, word: str, *, option: str) -> URI:
             raise ValueError(f"{option}: {error}") from None
     places = [kind.place(root, word) for kind in KINDS.values()] if NAME.fullmatch(word) else []
     return next(filter(manifest.is_committed, places), None) or parse_root(word, option=option)
+
+
+def committed(uri: URI, *, option: str, kinds: Sequence[str] = tuple(KINDS)) -> Manifest:
+    """Load the manifest of `uri`; raise `ValueError` naming `option` if no result of these kinds is committed there."""
+    try:
+        access.check_readable(uri, option=option)
+        result = manifest.load(uri)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{option}: nothing is committed at {uri}; use a result of `data-to-model ls`, or champion:NAME"
+        ) from None
+    except Damaged as error:
+        raise ValueError(f"{option}: {error}") from None
+    if not re.search(r"-[0-9a-f]{12}$", uri.name):  # later results are found by their parents' fingerprints
+        raise ValueError(f"{option}: the name must end in '-' and a 12-digit hexadecimal fingerprint, got {uri}")
+    if result.kind not in kinds:
+        raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {result.kind}")
+    return result
 
 
 def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:

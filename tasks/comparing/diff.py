@@ -13,12 +13,14 @@ from tasks.comparing import data
 from tasks.comparing.results import Results
 from tasks.images import row_tables
 from tasks.learning import recipes
-from tasks.planning.result_uris import predictions_of
 from tasks.promotion import answers, seen_rows
 from tasks.promotion.answers import Answers, names_of
+from tasks.stages import Predict
 
 _MADE_BY = (kinds.CHECKPOINT, kinds.PREPARED, kinds.RAW, kinds.FILES)
 """Results that say with which code they were made; the first that both have counts."""
+_DATA = ("listing", "sha256")
+"""Parameters that stand for the files of the data, which are compared one by one."""
 _SHOWN = 3
 """Most classes in a line."""
 
@@ -83,7 +85,7 @@ def _groups(manifests: Mapping[str, Manifest]) -> Iterator[tuple[str, JSON]]:
     trained, newest = manifests.get(kinds.CHECKPOINT.name), next(iter(manifests.values()), None)
     fields: JSON = {}
     for recorded in reversed(list(manifests.values())):
-        fields |= recorded.parameters
+        fields |= {name: value for name, value in recipes.flat(recorded.parameters).items() if name not in _DATA}
     if trained:
         fields |= recipes.flat(trained.statistics_of(kinds.CHECKPOINT).recipe)
         fields |= {role: parent.uri for role, parent in trained.parents.items() if role in ("initial", "weights")}
@@ -156,7 +158,8 @@ def _predictions(a: Results, b: Results) -> list[tuple[PredictionsURI, Manifest]
     for number, side in ((0, a), (1, b)):  # promotion lets the champion predict the challenger's rows
         if datasets[0] != datasets[1]:
             checkpoint, _ = side.require(kinds.CHECKPOINT)
-            uri = predictions_of(reference.root_of(checkpoint), checkpoint, datasets[1 - number], split="test")
+            root, dataset = reference.root_of(checkpoint), datasets[1 - number]
+            uri = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split="test").target
             if recorded := manifest.find(uri):
                 sides[number] = uri, recorded
                 break

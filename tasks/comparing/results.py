@@ -6,11 +6,10 @@ from typing import Any, Self
 
 from storage import manifest, reference
 from storage.admin import catalog, runs
-from storage.kinds import KINDS, Kind, U
+from storage.kinds import Kind, U
 from storage.manifest import Damaged, Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.planning.data_option import check_committed
-from tasks.planning.result_uris import evaluation_of, predictions_of
+from tasks.stages import Evaluate, Predict
 
 _FOLLOWED = ("evaluation", "predictions", "checkpoint", "prepared", "raw")
 """Roles of the parents that belong to the same run; initial weights and other datasets do not."""
@@ -47,10 +46,10 @@ class Results:
         add(manifest.load(uri).kind, uri)
         if {"checkpoint", "prepared"} <= manifests.keys():
             checkpoint, prepared = CheckpointURI(manifests["checkpoint"][0]), DatasetURI(manifests["prepared"][0])
-            add("predictions", predictions_of(reference.root_of(uri), checkpoint, prepared, split="test"))
+            root = reference.root_of(uri)
+            add("predictions", Predict(root=root, checkpoint=checkpoint, dataset=prepared, split="test").target)
         if "predictions" in manifests:
-            predictions = PredictionsURI(manifests["predictions"][0])
-            add("evaluation", evaluation_of(reference.root_of(predictions), predictions))
+            add("evaluation", Evaluate(predictions=PredictionsURI(manifests["predictions"][0])).target)
         return cls(uri=uri, manifests=manifests, missing=missing)
 
     def manifest(self, kind: Kind[Any, Any]) -> Manifest | None:
@@ -72,7 +71,7 @@ def find(root: Root, word: str, *, option: str) -> Results:
     Raises `ValueError` naming `option` if there is no such result.
     """
     uri = catalog.named(root, word, option=option)
-    check_committed(option, DatasetURI(uri), kinds=tuple(KINDS))
+    catalog.committed(uri, option=option)
     return Results.of(uri)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tasks.images.listing import UserFile
 from tasks.learning import thumbnails
-from tasks.stages import UserFile
 
 
 def with_splits(listed: Sequence[UserFile], *, fraction: float, sha256: Mapping[str, str]) -> list[UserFile]:

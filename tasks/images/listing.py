@@ -7,14 +7,16 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from storage import files, process
 from storage.files import Entry
 from storage.statistics import LeftOut
 from storage.terminal import count
 from storage.uri import URI
-from tasks.stages import UserFile
 
+NEW = "new"
+"""Split of images that are only predicted, without a part in training."""
 _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif", ".jif")
 IMAGES = (*_JPEG, ".png", ".apng", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 """Endings of image files that are read."""
@@ -38,6 +40,21 @@ _TABLE_LOG = re.compile(r"(?:.*/)?(?:_delta_log/|\.hoodie/|metadata/[^/]*\.metad
 _SHARD = re.compile(r"(?P<name>.*)[-_.](?P<number>\d+)[-_]of[-_](?P<total>\d+)(?!\d)[^/]*\.parquet", re.IGNORECASE)
 _SHOWN = 5
 """Most files named per reason."""
+
+
+class UserFile(NamedTuple):
+    """One of the user's own files; there may be a million of them."""
+
+    split: str
+    """`train` or `test`; empty if the job chooses by the file's content."""
+    label: int | None
+    """Number of its class; None for Parquet, whose rows have labels."""
+    path: str
+    """Path relative to the data's URI."""
+    size: int
+    """Size in bytes."""
+    digest: str
+    """`sha256:` or `etag:` and the value at the time of listing."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,10 +15,11 @@ from storage import files, tables
 from storage.manifest import File
 from tasks.images import class_names, user_files
 from tasks.images.class_names import FileLabels
+from tasks.images.listing import UserFile
 from tasks.images.pieces import Piece, Work, Written
 from tasks.images.user_files import finish as finish
 from tasks.learning import images
-from tasks.stages import IngestSpec, UserFile
+from tasks.stages import Ingest
 
 _IMAGE, _LABEL = "image", "label"
 _EXPECTED = (
@@ -52,62 +53,62 @@ class Opened:
             return None
 
 
-def to_survey(spec: IngestSpec) -> list[Piece]:
+def to_survey(stage: Ingest) -> list[Piece]:
     """List every file, since only the file itself contains its number of rows and its labels."""
-    return [Piece(files=[file]) for file in user_files.listed(spec)]
+    return [Piece(files=[file]) for file in user_files.listed(stage).files]
 
 
-def survey(piece: Piece, spec: IngestSpec) -> FileLabels:
+def survey(piece: Piece, stage: Ingest) -> FileLabels:
     """Count the rows of one file and list its labels."""
     (file,) = piece.files
-    with _opened(spec, file) as (source, _):
-        if spec.is_new:  # the classes are the model's, so the file's labels are not needed
+    with _opened(stage, file) as (source, _):
+        if stage.is_new:  # the classes are the model's, so the file's labels are not needed
             rows = source.file.metadata.num_rows
             return FileLabels(path=file.path, split=file.split, rows=rows, names=None, counts={})
         return read_labels(source, file)
 
 
-def plan(spec: IngestSpec, surveyed: Sequence[FileLabels]) -> Work:
+def plan(stage: Ingest, surveyed: Sequence[FileLabels]) -> Work:
     """Assign to each file the number of its first part and the id of its first row in its split."""
-    first, part = Counter[str](), Counter[str]()
-    shape, planned = user_files.shape_of(spec), list[Piece]()
-    for file, labels in zip(user_files.listed(spec), surveyed, strict=True):
+    listing, first, part = user_files.listed(stage), Counter[str](), Counter[str]()
+    shape, planned = user_files.shape_of(stage), list[Piece]()
+    for file, labels in zip(listing.files, surveyed, strict=True):
         split, rows = file.split, labels.rows
         parts = images.num_parts(rows, shape) if rows else 0
         numbers = {"first": first[split], "part": part[split], "num_parts": parts}
         planned.append(Piece(files=[file], split=split, rows=rows, **numbers))
         first[split] += rows
         part[split] += parts
-    if spec.is_new:
-        return Work(shape=shape, classes=tuple(spec.classes), pieces=planned)
+    if stage.is_new:
+        return Work(shape=shape, classes=listing.classes, pieces=planned)
     classes = class_names.of_files(surveyed)
-    where = class_names.where(spec.labels, surveyed, classes)
+    where = class_names.where(listing.labels, surveyed, classes)
     return Work(shape=shape, classes=classes, pieces=planned, labels=where)
 
 
-def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Written:
+def make(piece: Piece, stage: Ingest, *, classes: tuple[str, ...]) -> Written:
     """Write the parts of one file, with one part in memory at a time."""
     (file,) = piece.files
     parts: list[File] = []
     labels: list[int | None] = []
     problems: dict[str, str] = {}
     bounds = images.part_bounds(piece.rows, piece.num_parts) if piece.num_parts else []
-    with _opened(spec, file) as (source, digest):
+    with _opened(stage, file) as (source, digest):
         for index, ((start, _), table) in enumerate(zip(bounds, ranges(source, bounds), strict=True)):
             contents = (row["bytes"] if isinstance(row, dict) else row for row in table[_IMAGE].to_pylist())
-            rows = [user_files.decoded(content, spec) for content in contents]
+            rows = [user_files.decoded(content, stage) for content in contents]
             its = table[_LABEL].to_pylist() if source.is_labelled else [None] * len(table)
             its = class_names.numbers(its, source.declared(), classes)
-            if spec.is_new:
+            if stage.is_new:
                 its = [None if label not in range(len(classes)) else label for label in its]
             decoded, first = [image for image, _ in rows], piece.first + start
             part = piece.part + index
-            parts += user_files.write_part(spec, decoded, its, classes, split=file.split, index=part, first=first)
+            parts += user_files.write_part(stage, decoded, its, classes, split=file.split, index=part, first=first)
             labels += its
             problems |= {f"{file.path} row {start + row}": why for row, (_, why) in enumerate(rows) if why}
     facts = {"split": file.split, "first_id": piece.first, "rows": piece.rows, "path": file.path}
     facts |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
-    facts |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
+    facts |= {"problem": _problem(list(problems.values()), labels, are_expected=not stage.is_new)}
     return user_files.written(file.split, parts, labels, [facts], problems)
 
 
@@ -181,16 +182,16 @@ def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expec
 
 
 @contextlib.contextmanager
-def _opened(spec: IngestSpec, file: UserFile) -> Iterator[tuple[Opened, str]]:
+def _opened(stage: Ingest, file: UserFile) -> Iterator[tuple[Opened, str]]:
     """Yield a local copy of one file, opened, and its SHA-256; add the file's name to a `ValueError` inside."""
-    with files.workspace(spec.scratch) as folder:
+    with files.workspace(stage.scratch) as folder:
         path = folder / "copy.parquet"
         with path.open("wb") as sink:
-            digest = user_files.copy(spec, file, sink)
+            digest = user_files.copy(stage, file, sink)
         try:
-            yield opened(path, must_be_labelled=not spec.is_new), digest
+            yield opened(path, must_be_labelled=not stage.is_new), digest
         except ValueError as error:
-            raise ValueError(f"{spec.source.child(file.path)}: {error}") from None
+            raise ValueError(f"{user_files.place_of(stage).child(file.path)}: {error}") from None
 
 
 @contextlib.contextmanager

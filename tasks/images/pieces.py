@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from storage.manifest import File
 from storage.statistics import Provenance
-from tasks.stages import IngestSpec, UserFile
+from tasks.images.listing import UserFile
+from tasks.stages import Ingest
 
 Survey = TypeVar("Survey")
 """What a source finds in one piece before rows can be numbered."""
@@ -60,19 +61,19 @@ class Work:
 class Source(Protocol[Survey]):
     """One kind of source, implemented by a module of this package."""
 
-    def to_survey(self, spec: IngestSpec) -> list[Piece]:
+    def to_survey(self, stage: Ingest) -> list[Piece]:
         """List the pieces to survey before rows can be numbered; empty if the rows are known."""
 
-    def survey(self, piece: Piece, spec: IngestSpec) -> Survey:
+    def survey(self, piece: Piece, stage: Ingest) -> Survey:
         """Look into the files of one piece; may run on another node."""
 
-    def plan(self, spec: IngestSpec, surveyed: Sequence[Survey]) -> Work:
+    def plan(self, stage: Ingest, surveyed: Sequence[Survey]) -> Work:
         """Divide the work, given what `survey` found of each piece that `to_survey` listed."""
 
-    def make(self, piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Written:
+    def make(self, piece: Piece, stage: Ingest, *, classes: tuple[str, ...]) -> Written:
         """Write the parts of one piece; may run on another node."""
 
-    def finish(self, spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], Provenance]:
+    def finish(self, stage: Ingest, done: Sequence[Written]) -> tuple[list[File], Provenance]:
         """Write the files beside the parts; return them, and where the images came from."""
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import io
 import itertools
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO
@@ -17,12 +16,13 @@ from storage import commits, files, s3, tables
 from storage.manifest import JSON, File
 from storage.statistics import Origin, Provenance, Unreadable
 from storage.uri import URI
-from tasks.images import row_tables, thumbnail_parts
+from tasks.images import row_tables, thumbnail_parts, user_images
+from tasks.images.listing import UserFile
 from tasks.images.pieces import Written
+from tasks.images.user_images import UserImages
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
-from tasks.learning.recipe import MAX_MEGAPIXELS
-from tasks.stages import IngestSpec, UserFile, read_digested, write_digested
+from tasks.stages import Ingest
 
 COLUMNS = row_tables.SCHEMA.append(pa.field("unreadable", pa.int64()))
 """What is known of each file while it is ingested."""
@@ -30,33 +30,33 @@ _SHOWN = 20
 """Most unreadable images in the manifest's statistics; the table of sources names all files with such images."""
 
 
-def write_listing(scratch: URI, entries: Sequence[UserFile]) -> URI:
-    """Write the list of files for the job that has `scratch`; return its URI."""
-    return write_digested(scratch, "listing", json.dumps([entry._asdict() for entry in entries]).encode())
+def listed(stage: Ingest) -> UserImages:
+    """Load the list of files."""
+    assert stage.listing is not None
+    return user_images.read(stage.listing)
 
 
-def listed(spec: IngestSpec) -> list[UserFile]:
-    """Load the list of files, sorted by split and path."""
-    assert spec.listing is not None
-    return [UserFile(**entry) for entry in json.loads(read_digested(spec.listing))]
+def place_of(stage: Ingest) -> URI:
+    """Return the folder with the files."""
+    assert stage.place is not None
+    return stage.place
 
 
-def shape_of(spec: IngestSpec) -> tuple[int, int, int]:
+def shape_of(stage: Ingest) -> tuple[int, int, int]:
     """Return height, width and channels of an image."""
-    size = spec.parameters["image_size"]
-    return size, size, spec.parameters["channels"]
+    return stage.image_size, stage.image_size, stage.channels
 
 
-def read(spec: IngestSpec, file: UserFile) -> tuple[bytes, str]:
+def read(stage: Ingest, file: UserFile) -> tuple[bytes, str]:
     """Read a listed file; return content and SHA-256, or raise `ValueError` if it has changed since it was listed."""
     sink = io.BytesIO()
-    digest = copy(spec, file, sink)
+    digest = copy(stage, file, sink)
     return sink.getvalue(), digest
 
 
-def copy(spec: IngestSpec, file: UserFile, sink: BinaryIO) -> str:
+def copy(stage: Ingest, file: UserFile, sink: BinaryIO) -> str:
     """Copy a listed file of any size to `sink`; return its SHA-256, or raise `ValueError` as `read` does."""
-    uri, digest, size = spec.source.child(file.path), hashlib.sha256(), 0
+    uri, digest, size = place_of(stage).child(file.path), hashlib.sha256(), 0
     kind, _, value = file.digest.partition(":")
     changed = ValueError(f"{uri} changed after it was listed; run the same command again")
     try:
@@ -71,21 +71,21 @@ def copy(spec: IngestSpec, file: UserFile, sink: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def decoded(content: bytes | None, spec: IngestSpec) -> tuple[Decoded | None, str]:
+def decoded(content: bytes | None, stage: Ingest) -> tuple[Decoded | None, str]:
     """Return an image as it is stored, and no problem; or None if it is missing or unreadable, and the problem."""
     if content is None:
         return None, "missing"
-    size, _, channels = shape_of(spec)
-    limit = spec.parameters.get("max_megapixels", MAX_MEGAPIXELS)
+    size, _, channels = shape_of(stage)
+    limit = stage.max_megapixels
     try:
-        image = decode.decoded(content, size, channels, with_thumbnail=not spec.is_new, max_megapixels=limit)
+        image = decode.decoded(content, size, channels, with_thumbnail=not stage.is_new, max_megapixels=limit)
     except decode.Unreadable as error:
         return None, str(error)
-    return dataclasses.replace(image, pixels=content) if images.store_of(spec.parameters) == images.FILES else image, ""
+    return dataclasses.replace(image, pixels=content) if stage.store == images.FILES else image, ""
 
 
 def write_part(
-    spec: IngestSpec,
+    stage: Ingest,
     pictures: Sequence[Decoded | None],
     labels: Sequence[int | None],
     classes: Sequence[str],
@@ -98,14 +98,14 @@ def write_part(
 
     An image that could not be read has no pixels.
     """
-    columns = images.schema(shape_of(spec), classes, store=images.store_of(spec.parameters))
+    columns = images.schema(shape_of(stage), classes, store=stage.store)
     arrays = [
         pa.array(range(first, first + len(pictures)), pa.int64()),
         pa.array([image and image.pixels for image in pictures], columns.field("image").type),
         pa.array(labels, pa.int64()),
     ]
-    part = tables.write_part(spec.target, pa.table(arrays, schema=columns), split=split, index=index)
-    return [part] if spec.is_new else [part, thumbnail_parts.write(spec.target, pictures, split=split, index=index)]
+    part = tables.write_part(stage.target, pa.table(arrays, schema=columns), split=split, index=index)
+    return [part] if stage.is_new else [part, thumbnail_parts.write(stage.target, pictures, split=split, index=index)]
 
 
 def written(
@@ -124,21 +124,21 @@ def written(
     )
 
 
-def finish(spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], Provenance]:
+def finish(stage: Ingest, done: Sequence[Written]) -> tuple[list[File], Provenance]:
     """Write the table of sources; return it, and the provenance; raise `ValueError` if no image can be predicted."""
     sources = pa.concat_tables([piece.sources for piece in done]).combine_chunks()
     unreadable, rows = (pc.sum(sources[name]).as_py() or 0 for name in ("unreadable", "rows"))
     named = [name for piece in done for name in piece.unreadable][:_SHOWN]
-    if spec.is_new and unreadable == rows:  # training refuses far fewer
+    if stage.is_new and unreadable == rows:  # training refuses far fewer
         first = next(iter(named), "there are no images")
-        raise ValueError(f"no image in {spec.source} could be read (first: {first}); use files of a supported format")
-    sink = io.BytesIO()
+        raise ValueError(f"no image in {stage.place} could be read (first: {first}); use files of a supported format")
+    listing, sink = listed(stage), io.BytesIO()
     pq.write_table(sources.select(row_tables.SCHEMA.names), sink, compression="zstd")
-    table = commits.write_file(spec.target, f"{row_tables.SOURCES}.parquet", sink.getvalue())
+    table = commits.write_file(stage.target, f"{row_tables.SOURCES}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
     return [table], Provenance(
-        sources=(Origin(name=name, sha256=spec.digest, url=spec.source),),
-        left_out=spec.left_out,
+        sources=(Origin(name=name, sha256=listing.digest, url=listing.uri),),
+        left_out=listing.left_out,
         unreadable=Unreadable(count=unreadable, named=tuple(named)),
         notice=None,
     )

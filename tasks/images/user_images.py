@@ -10,19 +10,24 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Literal
 
-from storage import files
+import pyarrow as pa
+
+from storage import files, tables
+from storage.kinds import RUNS
+from storage.manifest import Damaged
 from storage.statistics import LeftOut
-from storage.uri import URI, Root
+from storage.uri import FINGERPRINT_LENGTH, URI, ListingURI, Root
 from tasks.images import content_split, layout, listing
 from tasks.images.class_names import normal
+from tasks.images.listing import NEW, UserFile
 from tasks.learning import sources
-from tasks.stages import NEW, UserFile
 
-VERSION = 1
-"""Version of this code; add one when a change makes other rows, or other results, from the same files."""
 MAX_IN_PROCESS_BYTES = 2**28
 """Total size in bytes up to which ingest in this process takes less time than the start of a Ray job."""
 TO_PREDICT = "expected images, Parquet, or folders with either"
+_ABOUT = "about"
+_COLUMNS = {"split": pa.string(), "label": pa.int64(), "path": pa.string(), "size": pa.int64(), "digest": pa.string()}
+"""Columns of the file that lists the images, the fields of `UserFile`; everything else is in its metadata."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,9 +62,14 @@ class UserImages:
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of the sorted list of path, size and checksum (or ETag) of every file."""
-        listed = sorted((file.path, file.size, file.digest) for file in self.files)
-        return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
+        """SHA-256 of every file's path, size, checksum (or ETag), split and label, and of the classes."""
+        content = [self.kind, self.classes, self.files]
+        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the images are only predicted."""
+        return all(file.split == NEW for file in self.files)
 
 
 def nothing_at(uri: URI, *, option: str, expected: str) -> ValueError:
@@ -146,3 +156,38 @@ def find_new(uri: URI, *, classes: Sequence[str], option: str = "--data") -> Use
         files=listing.user_files(folder, entries, splits=splits, labels=labels, option=option),
         left_out=folder_listing.left_out(),
     )
+
+
+def place(root: Root, images: UserImages) -> ListingURI:
+    """Return the URI of the file that lists `images` below `root`: the same images, the same URI."""
+    folder = f"{RUNS}/{images.name}-{images.digest[:FINGERPRINT_LENGTH]}"
+    return ListingURI(root.child(f"{folder}/listing-{images.digest}.parquet"))
+
+
+def write(root: Root, images: UserImages) -> ListingURI:
+    """Write the list of `images` below `root`; return its URI."""
+    uri = place(root, images)
+    about = {field.name: getattr(images, field.name) for field in dataclasses.fields(images) if field.name != "files"}
+    metadata = {_ABOUT: json.dumps(about | {"left_out": [files.model_dump() for files in images.left_out]})}
+    columns = zip(*images.files, strict=True)
+    rows = pa.table(
+        [pa.array(column, kind) for column, kind in zip(columns, _COLUMNS.values(), strict=True)], [*_COLUMNS]
+    )
+    files.put(uri, tables.encode(rows.replace_schema_metadata(metadata)))
+    read.cache_clear()  # the same images may lie elsewhere now
+    read.cache_clear()  # equal images in another folder have the same URI
+    return uri
+
+
+@functools.lru_cache(maxsize=2)
+def read(uri: ListingURI) -> UserImages:
+    """Read a list of the user's files; raise `Damaged` if its rows have another SHA-256 than its name says."""
+    file = tables.open_parquet(pa.BufferReader(files.read(uri)))
+    about = json.loads(file.schema_arrow.metadata[_ABOUT.encode()])
+    about |= {"uri": URI(about["uri"]), "left_out": tuple(LeftOut(**left_out) for left_out in about["left_out"])}
+    about |= {name: tuple(about[name]) for name in ("classes", "notes")}
+    columns = [column.to_pylist() for column in file.read().columns]
+    images = UserImages(**about, files=tuple(UserFile(*row) for row in zip(*columns, strict=True)))
+    if place(uri.root, images) != uri:
+        raise Damaged(f"{uri} is not what the run wrote (SHA-256), so the job did nothing; run again")
+    return images

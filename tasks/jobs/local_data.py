@@ -14,8 +14,9 @@ from storage import process
 from storage.manifest import JSON, File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
+from tasks.jobs.spec import JobSpec
 from tasks.resources import machine, scaling
-from tasks.stages import PredictSpec
+from tasks.stages import Predict
 
 _MOST_THREADS = 16
 """Most rows to work on at once, each of which may hold a part of 64 MiB of pixels."""
@@ -87,10 +88,10 @@ class LocalData:
         """Return a row for each object, in the column `item`."""
         return LocalDataset({"item": [item]} for item in items)
 
-    def actor_pool(self, spec: PredictSpec, *, most: int) -> JSON:
-        """Return the options of `map` for at most so many workers `cls(spec=, threads=, sharing=, device=)`.
+    def actor_pool(self, spec: JobSpec[Predict], *, most: int) -> JSON:
+        """Return the options of `map` for at most so many workers `cls(stage=, threads=, sharing=, device=)`.
 
         On `cuda` each has a GPU to itself.
         """
         device, threads = machine.device(spec.needs.device), spec.threads or scaling.cores_here()
-        return {"fn_constructor_kwargs": {"spec": spec, "threads": threads, "sharing": 1, "device": device}}
+        return {"fn_constructor_kwargs": {"stage": spec.stage, "threads": threads, "sharing": 1, "device": device}}

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage import manifest
 from storage.failpoints import failpoint
@@ -17,16 +17,17 @@ from storage.uri import URI
 from tasks.jobs import errors, events
 from tasks.jobs.deadline import deadline
 from tasks.jobs.events import ERROR
-from tasks.stages import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
+from tasks.jobs.spec import JobSpec
+from tasks.stages import Ingest, Predict, Preprocess, Train
 
 if TYPE_CHECKING:
     from tasks.jobs.local_data import LocalData
 
-_SPECS: dict[str, type[JobSpec]] = {
-    "ingest": IngestSpec,
-    "preprocess": PreprocessSpec,
-    "train": TrainSpec,
-    "predict": PredictSpec,
+_SPECS: dict[str, type[JobSpec[Any]]] = {
+    "ingest": JobSpec[Ingest],
+    "preprocess": JobSpec[Preprocess],
+    "train": JobSpec[Train],
+    "predict": JobSpec[Predict],
 }
 
 
@@ -43,8 +44,8 @@ def main() -> None:
     place = arguments.spec
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
-        spec = _SPECS[arguments.stage].model_validate_json(read_digested(uri))
-        with deadline(spec.deadline_s):
+        spec = _SPECS[arguments.stage].read(uri)
+        with deadline(spec.limits.stage_s):
             _work_on_ray(spec)
     except Exception as error:
         failure = errors.job_error(error, folder=uri.parent)
@@ -52,7 +53,7 @@ def main() -> None:
         raise SystemExit(1) from error
 
 
-def _work_on_ray(spec: JobSpec) -> None:
+def _work_on_ray(spec: JobSpec[Any]) -> None:
     with gc_paused():  # a run without Ray needs none of these imports
         import ray
 
@@ -69,27 +70,27 @@ def _work_on_ray(spec: JobSpec) -> None:
     configure(max_cpus=spec.threads)
     if spec.threads is None and not scaling.cpus(scaling.nodes()):
         missing = "a stage needs 1 CPU, but no node of this cluster has any; add a node"
-        scaling.await_nodes([{"CPU": 1}], missing, limit_s=spec.stall_s, on_wait=events.write_line)
+        scaling.await_nodes([{"CPU": 1}], missing, limit_s=spec.limits.stall_s, on_wait=events.write_line)
     _work(spec, RayData(threads=spec.threads))
     time.sleep(0.2)  # for the last lines that workers print: Ray collects them ten times a second
     ray.shutdown()  # else the interpreter does this as it exits, half a second later
 
 
-def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
+def run_here(spec: JobSpec[Any], *, tell: Callable[[str], None]) -> None:
     """Run the job of `spec` in this process; send its lines to `tell`, and let its errors pass unchanged."""
     from tasks.jobs.local_data import LocalData  # imports pyarrow
 
-    with events.redirect_lines(tell), deadline(spec.deadline_s):
+    with events.redirect_lines(tell), deadline(spec.limits.stage_s):
         _work(spec, LocalData())
 
 
-def _work(spec: JobSpec, data: "LocalData") -> None:
+def _work(spec: JobSpec[Any], data: "LocalData") -> None:
     """Run the work of `spec`, unless another job has done it; import only what this kind of job needs."""
-    if manifest.is_committed(spec.target):
+    stage = spec.stage
+    if manifest.is_committed(stage.target):
         return
-    failpoint("job", spec.target)
-    if isinstance(spec, TrainSpec):
+    failpoint("job", stage.target)
+    if isinstance(stage, Train):
         importlib.import_module(f"tasks.jobs.train.{'job' if data.is_ray else 'single_process'}").run(spec)
         return
-    stage = next(name for name, kind in _SPECS.items() if isinstance(spec, kind))
-    importlib.import_module(f"tasks.jobs.{stage}.job").run(spec, data)
+    importlib.import_module(f"tasks.jobs.{stage.kind.stage}.job").run(spec, data)

@@ -10,8 +10,9 @@ from storage.manifest import JSON, File
 from storage.uri import DatasetURI
 from tasks.jobs import datasource, events, tuned
 from tasks.jobs.local_data import LocalData
+from tasks.jobs.spec import JobSpec
 from tasks.resources import scaling
-from tasks.stages import PredictSpec
+from tasks.stages import Predict
 
 _SHUFFLED_AT_ONCE = 2**25
 """Bytes of rows that a local Ray collects before it compresses and sends them; Ray's default is 1 GiB."""
@@ -53,14 +54,15 @@ class RayData(LocalData):
     def from_items(self, items: Sequence[object]) -> Dataset:
         return ray.data.from_items(list(items), override_num_blocks=len(items))
 
-    def actor_pool(self, spec: PredictSpec, *, most: int) -> JSON:
+    def actor_pool(self, spec: JobSpec[Predict], *, most: int) -> JSON:
+        needs, limit_s = spec.needs, spec.limits.stall_s
         scale = scaling.resolve_growing(
-            spec.workers, threads=self._threads, needs=spec.needs, limit_s=spec.stall_s, on_wait=events.write_line
+            needs.workers, threads=self._threads, needs=needs, limit_s=limit_s, on_wait=events.write_line
         )
         device = "cuda" if scale.use_gpu else "cpu"
         shared = {"threads": scale.threads, "sharing": scale.per_node, "device": device}
         options: JSON = {
-            "fn_constructor_kwargs": {"spec": spec} | shared,
+            "fn_constructor_kwargs": {"stage": spec.stage} | shared,
             "compute": ActorPoolStrategy(
                 size=min(scale.workers, most),
                 # A GPU computes a part while the next one is read; on a CPU a second thread would compete for cores.
@@ -70,4 +72,4 @@ class RayData(LocalData):
             "num_cpus": scale.cpus,
             "num_gpus": 1 if scale.use_gpu else 0,
         }
-        return options | ({"accelerator_type": spec.needs.accelerator_type} if spec.needs.accelerator_type else {})
+        return options | ({"accelerator_type": needs.accelerator_type} if needs.accelerator_type else {})

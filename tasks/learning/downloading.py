@@ -27,9 +27,9 @@ from tasks.learning.sources import Download, SourceFile, is_public
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
 _PIECE_BYTES = 2**20  # bytes held in memory at a time
-_STALL_S = 30  # seconds without data after which a connection is given up
-_TRICKLE_S, _LEAST_BYTES = 60.0, 2**16
-"""A connection is given up, too, if it brings less than so many bytes in so many seconds."""
+STALL_S = 30.0  # seconds without data after which a connection is given up
+_LEAST_BYTES = 2**16
+"""A connection is given up, too, if it brings less than so many bytes in twice as many seconds."""
 
 
 class DownloadFailed(RuntimeError):
@@ -47,7 +47,7 @@ def fetch_file(
     mirrors: Sequence[str],
     log: Callable[..., None],
     pauses: wait_base = _PAUSES,
-    trickle_s: float = _TRICKLE_S,
+    stall_s: float = STALL_S,
 ) -> Origin:
     """Download `file` into `folder`, verify its checksums, and return its name, checksums and URL.
 
@@ -58,7 +58,7 @@ def fetch_file(
     retrying = Retrying(stop=stop_after_attempt(4), wait=pauses, retry=_may_help, reraise=True)
     for mirror, url in _addresses(file, mirrors):
         try:
-            retrying(_fetch_once, url, file, folder, trickle_s)
+            retrying(_fetch_once, url, file, folder, stall_s)
         except (WrongChecksum, OSError, HTTPException) as error:
             if error_policy.is_disk_full(error):
                 raise error_policy.DiskFull(
@@ -125,14 +125,14 @@ def mirror_address(mirror: str) -> str:
     return folder.as_uri() + "/"
 
 
-def _fetch_once(url: str, file: SourceFile, folder: Path, trickle_s: float) -> None:
+def _fetch_once(url: str, file: SourceFile, folder: Path, stall_s: float) -> None:
     """Download once; delete the file if one of its checksums is wrong."""
     path = folder / file.name
     if url.startswith("file:"):
         shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
     else:
         with path.open("wb") as copy:
-            copy.writelines(files.pieces(URI(url)) if url.startswith("s3:") else _pieces(url, trickle_s))
+            copy.writelines(files.pieces(URI(url)) if url.startswith("s3:") else _pieces(url, stall_s))
     for algorithm, expected in (("md5", file.md5), ("sha256", file.sha256)):
         digest = _digest(path, algorithm)
         if not digest.startswith(expected):
@@ -140,15 +140,15 @@ def _fetch_once(url: str, file: SourceFile, folder: Path, trickle_s: float) -> N
             raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {digest}")
 
 
-def _pieces(url: str, trickle_s: float) -> Iterator[bytes]:
+def _pieces(url: str, stall_s: float) -> Iterator[bytes]:
     """Yield a file of the web; raises `TimeoutError` if it stalls or trickles, `ConnectionError` if it breaks off."""
     request = urllib.request.Request(url, headers={"User-Agent": "pytorch/vision"})  # some refuse Python's
-    with urllib.request.urlopen(request, timeout=_STALL_S) as answer:
+    with urllib.request.urlopen(request, timeout=stall_s) as answer:
         since, received = time.monotonic(), 0
         while piece := answer.read1(_PIECE_BYTES):
             yield piece
             received += len(piece)
-            if (passed_s := time.monotonic() - since) > trickle_s:
+            if (passed_s := time.monotonic() - since) > 2 * stall_s:
                 if received < _LEAST_BYTES:
                     raise TimeoutError(f"only {in_units(received)} came in {passed_s:.0f} s")
                 since, received = time.monotonic(), 0

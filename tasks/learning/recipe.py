@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -211,7 +211,8 @@ class Recipe:
     gate: Gate = Gate()
     resources: Resources = Resources()
     origin: str | None = None
-    """Origin of a recipe outside the project, `path.py:function` or `folder:function`; set by `load`."""
+    """What `--recipe` takes to get the original: the name of one of the project, `path.py:function` or
+    `folder:function`; set by `load`."""
 
     def __post_init__(self) -> None:
         check_name(self.name, field="name")
@@ -249,31 +250,6 @@ class Recipe:
         """Convert to JSON-ready values, from which `from_dict` makes the recipe again."""
         return dataclasses.asdict(self)
 
-    def ingest_parameters(self) -> dict[str, Any]:
-        """Return what determines the raw dataset of user images, besides their files and their split."""
-        data = dataclasses.asdict(self.data)
-        usual = ["max_megapixels"] * (self.data.max_megapixels == MAX_MEGAPIXELS)
-        return {name: value for name, value in data.items() if name not in ("source", "test_fraction", *usual)}
-
-    def preprocess_parameters(self) -> dict[str, Any]:
-        """Return what determines the prepared dataset, besides the raw one."""
-        values = dataclasses.asdict(self.split)
-        if self.split.group == "none":  # decides nothing
-            del values["group"]
-        return values
-
-    def training_parameters(self) -> dict[str, Any]:
-        """Return what determines the weights, besides the prepared dataset and the initial weights; without groups."""
-        fields = flat(dataclasses.asdict(self.training))
-        return {"model": self.model, **fields, "start": self.training.start.kind}
-
-    def gate_settings(self) -> dict[str, Any]:
-        """Return what determines promotion, as `tasks.promotion.gate` takes it."""
-        settings = dataclasses.asdict(self.gate)
-        if self.gate.tolerance or self.gate.max_p_value == 0:
-            del settings["max_p_value"]
-        return settings
-
 
 def from_dict(values: JSON) -> Recipe:
     """Return the recipe that `to_dict` gave as `values`; raises `ValueError` as `Recipe` does."""
@@ -291,7 +267,7 @@ def flat(values: JSON) -> JSON:
     fields: JSON = {}
     for name, value in values.items():
         if name == "start" or not isinstance(value, dict):
-            fields[name] = start_to_text(value) if name == "start" else value
+            fields[name] = start_to_text(value) if isinstance(value, dict) else value
             continue
         if "kind" in value:
             fields[name] = value["kind"]

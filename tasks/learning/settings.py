@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic_core import PydanticUndefined
 
 from storage.manifest import JSON
-from tasks.learning import user_code
+from tasks.learning import models, user_code
 from tasks.learning.initial_weights import start_from_text
 from tasks.learning.recipe import Recipe, flat, from_dict
 
@@ -50,9 +50,16 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, object]) -> 
         changed = {_known(field): value for field, value in by_field.items()}
         for name in sorted(changed, key=lambda name: not _settings()[name].chooses):  # a variant before its fields
             _change(values, name, changed[name])
-        return from_dict(values)
+        now = from_dict(values)
+        return now if now.model == recipe.model else dataclasses.replace(now, name=_with_model(recipe, now.model))
     except ValueError as error:
         raise ValueError(f"{option}{error}") from None
+
+
+def _with_model(recipe: Recipe, model: str) -> str:
+    """Return the name of `recipe` with another model: results are named after it."""
+    before = recipe.name.removesuffix(f"-{models.in_names(recipe.model)}")
+    return f"{before}-{models.in_names(model)}"[:64].rstrip("-")
 
 
 def _change(values: JSON, name: str, value: object) -> None:

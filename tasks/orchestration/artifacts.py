@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from prefect.artifacts import create_markdown_artifact
+from prefect.runtime import flow_run
 from prefect.variables import Variable
 
 from storage import reference
@@ -19,7 +20,9 @@ REPORTS_URL = "reports_url"
 
 
 def publish(data: ReportData, target: ReportURI, *, registered_model: str) -> None:
-    """Publish the summary of a run; never fails the run."""
+    """Publish the summary of a run, unless its task is called alone; never fails the run."""
+    if not flow_run.id:
+        return
     title = f"{data.recipe_name}: {data.decision.verdict}"
     try:
         create_markdown_artifact(

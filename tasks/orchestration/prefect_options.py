@@ -3,16 +3,14 @@
 Also flows that have their plan already, and the state of those whose parameters are invalid.
 """
 
-import functools
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from prefect import Flow, State
+from prefect import State
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
 from prefect.states import Failed
-from prefect.utilities.annotations import opaque
 
 from storage.producer import user
 from storage.uri import redact
@@ -52,21 +50,6 @@ def author() -> str:
     """Return the author of a decision: the deployment, else the user, and the flow run if there is one."""
     who = f"deployment {flow_run.flow_name}/{deployment.name}" if deployment.id else user()
     return f"{who}, run {flow_run.name}" if flow_run.id else who
-
-
-def planned(flow: Flow[..., Any], run: Callable[[], Any]) -> Flow[..., Any]:
-    """Return a flow with the name and the parameters of `flow` that calls `run`, which has its plan already."""
-
-    @functools.wraps(flow.fn)
-    def carry_out(**_: Any) -> Any:
-        return run()
-
-    return Flow(carry_out, name=flow.name, **flow_options)
-
-
-def unvisited(value: T) -> T:
-    """Wrap an argument of a task that Prefect would search for futures, element by element; the task gets `value`."""
-    return cast(T, opaque(value))
 
 
 def refused(error: ValueError) -> State[Any]:

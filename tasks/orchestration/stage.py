@@ -1,4 +1,4 @@
-"""Frame of every stage: find a committed result, log start and end, enforce the deadline."""
+"""Frame of every stage: find a committed result, else make it; log start and end, enforce the deadline."""
 
 import contextlib
 import dataclasses
@@ -15,9 +15,11 @@ from storage import files, manifest, reference, uses
 from storage.admin import catalog
 from storage.error_policy import Permanent
 from storage.failpoints import failpoint
+from storage.kinds import U
 from storage.manifest import Manifest
 from storage.uri import URI, Root, redact_text
 from tasks.jobs.deadline import deadline
+from tasks.stages import Stage
 
 
 class ParentChanged(Permanent, RuntimeError):
@@ -25,7 +27,7 @@ class ParentChanged(Permanent, RuntimeError):
 
 
 @dataclasses.dataclass
-class Stage:
+class Step:
     """One stage of one run, as the summary shows it."""
 
     name: str
@@ -38,18 +40,18 @@ class Stage:
     started: float = dataclasses.field(default_factory=time.monotonic)
 
 
-_run: ContextVar[tuple[Callable[[Iterable[URI]], None], list[Stage], float] | None] = ContextVar("run", default=None)
+_run: ContextVar[tuple[Callable[[Iterable[URI]], None], list[Step], float] | None] = ContextVar("run", default=None)
 """Function that names what the run uses, its stages so far, and its start by the monotonic clock."""
-_stage: ContextVar[Stage | None] = ContextVar("stage", default=None)
+_step: ContextVar[Step | None] = ContextVar("step", default=None)
 
 
 @contextlib.contextmanager
-def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Stage]]:
+def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Step]]:
     """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order."""
     from prefect.runtime import flow_run
 
     with uses.using(root, uris, run=str(flow_run.id or uuid4())) as use:
-        stages: list[Stage] = []
+        stages: list[Step] = []
         token = _run.set((use, stages, time.monotonic()))
         try:
             yield stages
@@ -57,27 +59,41 @@ def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Stage]]:
             _run.reset(token)
 
 
+def make_once(
+    stage: Stage[U], make: Callable[[], object], *, name: str | None = None, timeout_s: float | None = None
+) -> U:
+    """Return the result of `stage`; call `make` to commit it, unless it is committed with all its files.
+
+    `name` is that of the stage in logs and the summary, if a run has it twice.
+
+    Raises:
+        Damaged: A file of the committed result is missing or has the wrong size.
+        ParentChanged: The result was made from other bytes of its parents than they have now.
+        DeadlineExceeded: `make` took longer than `timeout_s`.
+    """
+    target = stage.target
+    with step(name or stage.kind.stage, target, parents=stage.parents, timeout_s=timeout_s) as current:
+        if not current.reused:
+            make()
+    return target
+
+
 @contextlib.contextmanager
-def stage(
+def step(
     name: str,
     uri: URI | None = None,
     *,
     parents: Mapping[str, URI] | None = None,
     reused: bool = False,
     timeout_s: float | None = None,
-) -> Iterator[Stage]:
-    """Run a stage and log its start, end and duration; `reused` is set if `uri` is committed with all its files.
+) -> Iterator[Step]:
+    """Log start, end and duration of a stage; `reused` is set if `uri` is committed with all its files.
 
-    A stage without a result says itself whether it is `reused`; a Ray job also enforces its own time limit.
-
-    Raises:
-        Damaged: A file of a committed result is missing or has the wrong size.
-        ParentChanged: The result was made from other bytes of its `parents`, by role, than they have now.
-        DeadlineExceeded: The time is over.
+    A stage without a result says itself whether it is `reused`. Raises as `make_once` does.
     """
     log = logger()
-    current = Stage(name=name, uri=uri)
-    _stage.set(current)
+    current = Step(name=name, uri=uri)
+    _step.set(current)
     use, stages, _ = _run.get() or (None, [], 0.0)
     if use is not None and uri is not None:
         use([uri])
@@ -112,7 +128,7 @@ def _check_parents(uri: URI, result: Manifest, parents: Mapping[str, URI]) -> No
 
 def begin_again() -> None:
     """Count the seconds of the running stage from now on: its turn has come."""
-    if current := _stage.get():
+    if current := _step.get():
         current.started = time.monotonic()
 
 

@@ -17,7 +17,7 @@ from storage.statistics import RawStatistics
 from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.learning.metrics import wilson
-from tasks.orchestration.stage import Stage
+from tasks.orchestration.stage import Step
 from tasks.planning.audit_request import AuditRequest
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
@@ -36,24 +36,24 @@ def outcome(summary: dict[str, Any]) -> dict[str, Any] | State[dict[str, Any]]:
 
 
 def summarize(
-    plan: Plan, files: FilesURI | None, stages: Sequence[Stage], decision: Decision, page: ReportURI
+    plan: Plan, files: FilesURI | None, stages: Sequence[Step], decision: Decision, page: ReportURI
 ) -> dict[str, Any]:
     """Build a JSON document with all URIs, the metrics, the decision and the stages with what they reused."""
-    raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics_of(EVALUATION)
-    problems = find_data_problems(raw, manifest.load(plan.prepared))
+    raw, evaluated = manifest.load(plan.preprocess.raw), manifest.load(plan.evaluate.target).statistics_of(EVALUATION)
+    problems = find_data_problems(raw, manifest.load(plan.preprocess.target))
     images = raw.statistics_of(RAW)
     sources = [source.model_dump() | {"url": redact_text(source.url)} for source in images.sources]
     is_reused = any(stage.reused for stage in stages if stage.name == "promote")
     return {
         "run": str(flow_run.id) if flow_run.id else None,
-        "source": {"data": plan.download.name, "notice": images.notice, "files": sources},
+        "source": {"data": plan.preprocess.raw.stem, "notice": images.notice, "files": sources},
         "uris": {
             "files": files,
-            "raw": plan.raw,
-            "prepared": plan.prepared,
-            "checkpoint": plan.checkpoint,
-            "evaluation": plan.evaluation,
-            "predictions": plan.predictions,
+            "raw": plan.preprocess.raw,
+            "prepared": plan.preprocess.target,
+            "checkpoint": plan.train.target,
+            "evaluation": plan.evaluate.target,
+            "predictions": plan.predict.target,
             "report": page,
         },
         "data_problems": [problem.summary for problem in problems if not (problem.is_minor or problem.is_listed)],
@@ -69,15 +69,19 @@ def summarize(
     }
 
 
-def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, stages: Sequence[Stage]) -> dict[str, Any]:
+def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, stages: Sequence[Step]) -> dict[str, Any]:
     """Build a JSON document with the URIs, the rows by predicted class and without a prediction, and the stages."""
     predicted = manifest.load(predictions)
     statistics, minimum = predicted.statistics_of(PREDICTIONS), request.min_confidence
     counts = _count_confident(request, predictions, minimum) if minimum else statistics.predicted
-    source = manifest.load(request.dataset).statistics
+    source = manifest.load(request.predict.dataset).statistics
     unreadable = source.unreadable.named if isinstance(source, RawStatistics) else ()
     return {
-        "uris": {"checkpoint": request.checkpoint, "dataset": request.dataset, "predictions": predictions},
+        "uris": {
+            "checkpoint": request.predict.checkpoint,
+            "dataset": request.predict.dataset,
+            "predictions": predictions,
+        },
         "rows": predicted.rows,
         "predicted": counts,
         "unpredicted": {"rows": statistics.unpredicted, "named": list(unreadable)},
@@ -91,24 +95,24 @@ def _count_confident(request: BatchRequest, predictions: PredictionsURI, minimum
     rows = tables.read_split(predictions, columns=["prediction", "probability"])
     sure = rows.filter(pc.field("probability") >= pa.scalar(minimum, pa.float32()))
     counts = Counter(sure["prediction"].to_pylist())
-    classes = manifest.load(request.checkpoint).statistics_of(CHECKPOINT).model.classes
+    classes = manifest.load(request.predict.checkpoint).statistics_of(CHECKPOINT).model.classes
     return {name: counts[number] for number, name in enumerate(classes)}
 
 
 def summarize_audit(
-    request: AuditRequest, suspects: Sequence[dict[str, Any]], stages: Sequence[Stage]
+    request: AuditRequest, suspects: Sequence[dict[str, Any]], stages: Sequence[Step]
 ) -> dict[str, Any]:
     """Build a JSON document with the URIs, the number of images, the suspects, worst first, and the stages."""
-    uris = {"raw": request.plan.raw, "predictions": [fold.predictions for fold in request.folds]}
+    uris = {"raw": request.plan.preprocess.raw, "predictions": list(request.audit.predictions)}
     return {
-        "uris": uris | {"audit": request.audit},
-        "rows": manifest.load(request.audit).statistics_of(AUDIT).rows,
+        "uris": uris | {"audit": request.audit.target},
+        "rows": manifest.load(request.audit.target).statistics_of(AUDIT).rows,
         "suspects": list(suspects),
         "stages": _stages_as_dicts(stages),
     }
 
 
-def _stages_as_dicts(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+def _stages_as_dicts(stages: Sequence[Step]) -> list[dict[str, Any]]:
     return [
         {"name": stage.name, "seconds": round(stage.seconds, 3), "reused": stage.reused, "uri": stage.uri}
         for stage in stages

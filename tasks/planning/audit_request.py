@@ -3,24 +3,27 @@
 import dataclasses
 from typing import Any
 
-from storage import kinds, manifest
-from storage.uri import URI, AuditURI, CheckpointURI, DatasetURI, PredictionsURI
+from storage import manifest
+from storage.uri import URI, Root
+from tasks.images.option import is_needed
 from tasks.planning import warm_start
-from tasks.planning.data_option import is_needed
-from tasks.planning.plan import DownloadParameters, Plan
-from tasks.planning.result_uris import predictions_of, result_of
-from tasks.stages import PredictParameters
+from tasks.planning.plan import Plan, uses
+from tasks.resources.scaling import Needs
+from tasks.stages import Audit, Download, Predict, Preprocess, Stage, Train
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Fold:
     """One training of an audit, and its predictions on rows that it was not trained on."""
 
-    prepared: DatasetURI
-    preprocess: dict[str, Any]
-    checkpoint: CheckpointURI
-    predictions: PredictionsURI
-    predict: PredictParameters
+    preprocess: Preprocess
+    train: Train
+    predict: Predict
+
+    @property
+    def stages(self) -> list[Stage[Any]]:
+        """The stages, in order."""
+        return [self.preprocess, self.train, self.predict]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,48 +33,55 @@ class AuditRequest:
     plan: Plan
     """Plan of a run on the same data, whose raw dataset and settings are those of the audit."""
     folds: tuple[Fold, ...]
-    audit: AuditURI
-    download: DownloadParameters
-    uses: tuple[URI, ...]
+    audit: Audit
+    weights: Download | None
+    """Download of initial weights, unless nothing needs them."""
     is_done: bool
     """Whether the audit is committed: then its trainings may have been deleted."""
     needs_ray: bool
+
+    @property
+    def root(self) -> Root:
+        """Storage root."""
+        return self.plan.root
+
+    @property
+    def needs(self) -> Needs:
+        """Resources for each training."""
+        return self.plan.needs
+
+    @property
+    def uses(self) -> list[URI]:
+        """All URIs that the audit reads or writes."""
+        first = [stage for stage in (self.plan.download, self.weights, self.plan.ingest) if stage]
+        return uses([*first, *(stage for fold in self.folds for stage in fold.stages), self.audit])
 
 
 def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
     """Derive the trainings from `plan`: one for each of `folds`, or if `is_fast` its own, which judges validation."""
     if is_fast:
-        of_run = predictions_of(plan.root, plan.checkpoint, plan.prepared, split="validation")
-        predict = plan.predict.model_copy(update={"split": "validation"})
-        planned = [Fold(plan.prepared, plan.preprocess, plan.checkpoint, of_run, predict)]
+        judged = plan.predict.model_copy(update={"split": "validation"})
+        planned = [Fold(preprocess=plan.preprocess, train=plan.train, predict=judged)]
     else:
         planned = [_fold(plan, number, folds) for number in range(folds)]
-    predictions = [fold.predictions for fold in planned]
-    name = plan.checkpoint.name.rpartition("-")[0]
-    audit = result_of(kinds.AUDIT, plan.root, name=name, parents=predictions, parameters={})
+    audit = Audit(predictions=tuple(fold.predict.target for fold in planned))
     stored = plan.train.weights
-    needs_weights = stored and any(is_needed(stored, child=fold.checkpoint) for fold in planned)
+    needs_weights = stored and any(is_needed(stored, child=fold.train.target) for fold in planned)
     weights = warm_start.initial_weights(plan.recipe) if needs_weights else None
-    uses: list[URI | None] = [plan.files, plan.raw, plan.train.weights, audit]
-    uses += [uri for fold in planned for uri in (fold.prepared, fold.checkpoint, fold.predictions)]
-    is_done = manifest.is_committed(audit)
+    is_done = manifest.is_committed(audit.target)
     return AuditRequest(
         plan=plan,
         folds=tuple(planned),
         audit=audit,
-        download=dataclasses.replace(plan.download, weights=weights),
-        uses=tuple(uri for uri in uses if uri is not None),
+        weights=Download.of(weights, plan.root) if weights else None,
         is_done=is_done,
-        needs_ray=not is_done and not all(map(manifest.is_committed, predictions)),
+        needs_ray=not is_done and not all(map(manifest.is_committed, audit.predictions)),
     )
 
 
 def _fold(plan: Plan, number: int, folds: int) -> Fold:
     """Return the training whose test rows are fold `number` of all rows."""
-    values = plan.preprocess | {"fold": number, "folds": folds}
-    data_name, name = (uri.name.rpartition("-")[0] for uri in (plan.prepared, plan.checkpoint))
-    prepared = result_of(kinds.PREPARED, plan.root, name=data_name, parents=[plan.raw], parameters=values)
-    parents: list[URI] = [prepared, *([plan.train.weights] if plan.train.weights else [])]
-    checkpoint = result_of(kinds.CHECKPOINT, plan.root, name=name, parents=parents, parameters=plan.train.parameters)
-    predictions = predictions_of(plan.root, checkpoint, prepared, split="test")
-    return Fold(prepared, values, checkpoint, predictions, plan.predict)
+    preprocess = plan.preprocess.model_copy(update={"fold": number, "folds": folds})
+    train = plan.train.model_copy(update={"prepared": preprocess.target})
+    predict = Predict(checkpoint=train.target, dataset=preprocess.target, split="test")
+    return Fold(preprocess=preprocess, train=train, predict=predict)

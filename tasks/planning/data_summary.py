@@ -7,11 +7,12 @@ from storage import files, manifest, s3
 from storage.kinds import RAW
 from storage.manifest import Manifest
 from storage.terminal import count
-from tasks.images import class_names
+from tasks.images import class_names, user_images
 from tasks.images.class_names import FileLabels
+from tasks.images.listing import UserFile
 from tasks.images.user_images import UserImages
+from tasks.learning import sources
 from tasks.planning.plan import Plan
-from tasks.stages import UserFile
 
 _SHOWN = 10
 """Most classes that are named."""
@@ -34,13 +35,13 @@ def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
 
 def of_plan(plan: Plan) -> tuple[str, str]:
     """Say before a run what its classes are, and where their labels are from."""
-    if manifest.is_committed(plan.raw):
-        raw = manifest.load(plan.raw).statistics_of(RAW)
+    if manifest.is_committed(plan.preprocess.raw):
+        raw = manifest.load(plan.preprocess.raw).statistics_of(RAW)
         return of_counts(raw.class_counts), raw.labels or _PUBLISHED
-    if plan.ingest.user_images is not None:
-        return of_user_images(plan.ingest.user_images)
-    assert plan.download.source is not None
-    classes = plan.download.source.classes
+    assert plan.ingest, "an existing raw dataset is committed"
+    if plan.ingest.listing:
+        return of_user_images(user_images.read(plan.ingest.listing))
+    classes = sources.load(plan.ingest.source).classes
     return f"{len(classes)} classes: {', '.join(classes[:_SHOWN])}; their rows are counted by the run", _PUBLISHED
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from storage import files, manifest, process
 from storage.uri import URI
-from tasks.images import parquet_files, user_files
+from tasks.images import parquet_files, user_files, user_images
 from tasks.images.user_images import UserImages
 from tasks.jobs.preprocess import checks
 from tasks.planning.plan import Plan
-from tasks.stages import IngestSpec
 
 _LIMIT_S = 10.0
 _THREADS = 4
@@ -27,15 +26,15 @@ def check_images(plan: Plan, *, limit_s: float = _LIMIT_S) -> str:
 
     Raises `ValueError` for more unreadable images than the run may leave out, or a class without readable ones.
     """
-    data = plan.ingest.user_images
-    assert data is not None
-    if manifest.is_committed(plan.raw) or (data.uri.is_s3 and data.kind == "parquet"):
+    stage = plan.ingest
+    assert stage and stage.listing
+    data = user_images.read(stage.listing)
+    if manifest.is_committed(stage.target) or (data.uri.is_s3 and data.kind == "parquet"):
         return "decoded by the run, or by an earlier one"
-    spec = IngestSpec(source=data.uri, kind=data.kind, parameters=plan.ingest.values, **plan.timeouts.of_job(plan.raw))
 
     def checked(row: Row) -> tuple[str, int | None, str]:
         name, label, place = row
-        return name, label, user_files.decoded(files.read(place) if isinstance(place, URI) else place, spec)[1]
+        return name, label, user_files.decoded(files.read(place) if isinstance(place, URI) else place, stage)[1]
 
     learned = Counter(file.label for file in data.files if file.split != "test")
     if data.kind == "parquet":

@@ -12,11 +12,13 @@ from storage.process import gc_paused
 from storage.statistics import ModelSpec
 from storage.terminal import count
 from storage.uri import CheckpointURI
-from tasks.learning import downloading, user_code
+from tasks.images import user_images
+from tasks.images.option import TrainingData
+from tasks.images.user_images import UserImages
+from tasks.learning import downloading, sources, user_code
 from tasks.learning.epoch_metrics import choose_batch_size
 from tasks.learning.user_code import UserCodeError, wrap_user_errors
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import predictions_of
 from tasks.resources import devices, machine
 
 if TYPE_CHECKING:
@@ -44,16 +46,12 @@ def check_rival(plan: Plan) -> None:
 
     Skips what is not known yet, and a champion that does not exist. The gate leaves out rows that it was trained on.
     """
-    if not plan.rival or manifest.is_committed(predictions_of(plan.root, plan.rival, plan.prepared, split="test")):
+    if not plan.rival or manifest.is_committed(plan.of_rival[0].target):
         return
     champion = f"--register-as: the champion of {plan.registered_model!r}"
     with contextlib.suppress(FileNotFoundError, KeyError, manifest.Damaged):  # the gate reports it
         check_code(plan.rival, option=champion)
-        model, shape, classes = (
-            manifest.load(plan.rival).statistics_of(CHECKPOINT).model,
-            plan.image_shape,
-            plan.classes,
-        )
+        model, (shape, classes) = manifest.load(plan.rival).statistics_of(CHECKPOINT).model, images_of(plan)
         reason = ""
         if shape is not None and model.image_shape != tuple(shape):
             expected, actual = (" x ".join(map(str, sides)) for sides in (model.image_shape, shape))
@@ -70,7 +68,7 @@ def check_rival(plan: Plan) -> None:
 
 def check_training(plan: Plan) -> None:
     """Raise `ValueError` for what would end the training after minutes, but can be known now."""
-    if manifest.is_committed(plan.checkpoint):
+    if manifest.is_committed(plan.train.target):
         return
     workers, most, batch_size = plan.train.workers or 0, _num_train_rows(plan), plan.recipe.training.batch_size
     batch_size = batch_size if most is None else choose_batch_size(batch_size, most)
@@ -95,9 +93,9 @@ def check_start(plan: Plan) -> None:
 
     What a library publishes fits, and the champion of the run's own registered model was compared by its description.
     """
-    start, file = plan.recipe.training.start, plan.download.weights
+    start, file = plan.recipe.training.start, plan.weights
     is_file, is_other = start.kind == "file" and file, start.kind == "champion" and start.registered_model
-    if not (is_file or is_other) or plan.image_shape is None:
+    if not (is_file or is_other) or images_of(plan)[0] is None:
         return
     try:
         model = _build(plan)
@@ -119,11 +117,24 @@ def check_start(plan: Plan) -> None:
 
 def _num_train_rows(plan: Plan) -> int | None:
     """Return the most training rows that there may be; None until the data is read."""
-    if manifest.is_committed(plan.raw):
-        return manifest.load(plan.raw).num_rows("train")
-    if plan.ingest.user_images is not None and plan.ingest.user_images.kind == "images":
-        return sum(file.split != "test" for file in plan.ingest.user_images.files)
-    return None
+    if manifest.is_committed(plan.preprocess.raw):
+        return manifest.load(plan.preprocess.raw).num_rows("train")
+    listed = listing_of(plan)
+    return sum(file.split != "test" for file in listed.files) if listed and listed.kind == "images" else None
+
+
+def listing_of(plan: Plan) -> UserImages | None:
+    """Return the user's images that the run ingests; None for a source, and for an existing raw dataset."""
+    return user_images.read(plan.ingest.listing) if plan.ingest and plan.ingest.listing else None
+
+
+def images_of(plan: Plan) -> tuple[tuple[int, int, int] | None, tuple[str, ...] | None]:
+    """Return shape and classes of the images of a run; None where they are unknown until the data is read."""
+    source = sources.load(plan.ingest.source) if plan.ingest and plan.ingest.files else None
+    data = TrainingData(
+        recipe=plan.recipe, default_model="", source=source, user_images=listing_of(plan), raw=plan.preprocess.raw
+    )
+    return data.images(plan.preprocess.raw)
 
 
 def check_model(plan: Plan) -> str:
@@ -167,8 +178,9 @@ def _build(plan: Plan) -> "Classifier":
     """Build the model as training does."""
     from tasks.learning.modeling import Classifier, head_of
 
-    shape, classes = plan.image_shape, plan.classes or ("a", "b")
+    shape, names = images_of(plan)
     assert shape is not None
+    classes = names or ("a", "b")
     channels = shape[2]
     spec = ModelSpec(
         model=plan.recipe.model, image_shape=shape, classes=classes, mean=(0.0,) * channels, std=(1.0,) * channels

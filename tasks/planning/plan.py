@@ -1,129 +1,130 @@
-"""Plan of a run: the URI of every result, and what each task needs besides these, as plain values."""
+"""Plan of a run: the chain of its stages, each made from the target of the one before, as plain values."""
 
 import dataclasses
+import shlex
+from collections.abc import Iterator
 from typing import Any
 
-from storage import reference
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
-from tasks.images.user_images import UserImages
+from pydantic import BaseModel, ConfigDict
+
+from storage.uri import URI, CheckpointURI, Root
+from tasks.learning import recipes
 from tasks.learning.recipes import Recipe
-from tasks.learning.sources import Download, Source
-from tasks.stages import PredictParameters, TrainParameters
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import Needs, needs_of
+from tasks.stages import Download, Evaluate, Ingest, Predict, Preprocess, Stage, Train
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Timeouts:
-    """Time limits of the stages of a run, in seconds."""
+class Plan(BaseModel):
+    """A run, as `make_plan` found storage; the same request gives the same stages."""
 
-    stage_s: float = 24 * 3600.0
-    """Seconds after which a stage is aborted."""
-    stall_s: float = 600.0
-    """Seconds without progress after which a training worker is restarted, or the wait for a cluster's nodes ends."""
-
-    def of_job(self, target: URI) -> dict[str, Any]:
-        """Return the fields that the specs of all jobs share."""
-        root = reference.root_of(target)
-        return {"storage": root, "target": target, "deadline_s": self.stage_s, "stall_s": self.stall_s}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DownloadParameters:
-    """Parameters of the task `download`."""
-
-    name: str
-    """Name of the source, or of the folder with the user's images."""
-    source: Source | None
-    """What to download; None with `--data`."""
-    weights: Download | None = None
-    """Initial weights to download or copy; None: there are none, or nothing needs them any more."""
-    mirrors: tuple[str, ...] = ()
-    """Addresses to try before the published ones."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class IngestParameters:
-    """Parameters of the task `ingest`."""
-
-    name: str
-    """Name of the source, or of the folder with the user's images."""
-    values: dict[str, Any]
-    """Values that the raw dataset records."""
-    source: Source | None = None
-    """Source whose files were downloaded; None for the user's images and for an existing raw dataset."""
-    source_name: str | None = None
-    """The source as a recipe names it."""
-    user_images: UserImages | None = None
-    """The user's images; None for a source's files."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PromoteParameters:
-    """Parameters of the task `promote`."""
-
-    registered_model: str
-    """Registered model whose champion the new model competes with."""
-    gate: dict[str, Any]
-    """Settings of the gate, as `tasks.promotion.gate.Gate` describes them."""
-    predict: PredictParameters
-    """How a champion without predictions on the same rows predicts them."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportParameters:
-    """Parameters of the task `report`."""
-
-    recipe_name: str
-    data_name: str
-    values: dict[str, Any]
-    """Values that the report shows as those of the run."""
-    changes: dict[str, Any]
-    """Fields in which the recipe differs from its original."""
-    command: str
-    """Command that makes the same results in another storage root."""
-    registered_model: str
-    """Registered model that the new model competed for."""
-    register_as: str | None = None
-    """Registered model that the user named; None: the default one of the data."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A run, as `make_plan` found storage; the same request gives the same URIs."""
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     root: Root
-    recipe: Recipe
-    needs_ray: bool
-    """Whether a stage that runs on Ray has no committed result, including predictions of the rival."""
+    data: URI | None
+    """Folder with the user's images, or an existing raw dataset; None: the recipe's source."""
+    download: Download | None
+    """None for the user's images, and if the files are gone but the raw dataset exists."""
+    weights: Download | None
+    """Download of initial weights; None if there are none, or nothing needs them any more."""
+    ingest: Ingest | None
+    """None for an existing raw dataset."""
+    preprocess: Preprocess
+    train: Train
+    predict: Predict
+    evaluate: Evaluate
     registered_model: str
     """Registered model to compete for."""
-    image_shape: tuple[int, int, int] | None
-    """Height, width and channels; None until the images are read."""
-    classes: tuple[str, ...] | None
-    """Names of the classes; None until the images are read."""
-
-    files: FilesURI | None
-    """The source's unchanged files; None with `--data`, and if they are gone but the raw dataset exists."""
-    raw: DatasetURI
-    """The raw dataset: the images in Parquet, not yet checked."""
-    prepared: DatasetURI
-    """The prepared dataset: checked, split and shuffled; named after the raw one, so that recipes share it."""
-    checkpoint: CheckpointURI
-    """The model of the best epoch."""
-    predictions: PredictionsURI
-    """The model's predictions on the test rows."""
-    evaluation: EvaluationURI
-    """The model's metrics on the test rows."""
+    register_as: str | None
+    """The same, if the user named it; None: the default one of the data."""
+    judge_only: bool
+    """Whether the champion stays in any case."""
     rival: CheckpointURI | None
-    """The models that the new one will be compared with, if no other run changes the champion meanwhile."""
-    uses: tuple[URI, ...]
-    """All URIs that the run reads or writes, including the rival; not the report, whose URI needs the decision."""
+    """The model that the new one will be compared with, if no other run changes the champion meanwhile."""
+    needs_ray: bool
+    """Whether a stage that runs on Ray has no committed result, including predictions of the rival."""
+    limits: Limits
 
-    download: DownloadParameters
-    ingest: IngestParameters
-    preprocess: dict[str, Any]
-    """Values that determine the prepared dataset besides the raw one."""
-    train: TrainParameters
-    predict: PredictParameters
-    promote: PromoteParameters
-    report: ReportParameters
-    timeouts: Timeouts
+    def __str__(self) -> str:
+        """Return the plan as lines of Python: after the first, each runs one task, as the flow does."""
+        recipe, changes = f"recipes.load({self.recipe.origin or self.recipe.name!r})", recipes.changes(self.recipe)
+        recipe = f"recipes.override({recipe}, {changes})" if changes else recipe
+        scale = {"start": self.train.start, "workers": self.train.workers, "cores": self.train.cores}
+        given = "".join(f", {name}={value!r}" for name, value in scale.items() if value is not None)
+        lines = [f"recipe, runner = {recipe}, InProcessRunner()"]
+        lines += [f"download.fn({self.weights!r})"] if self.weights else []
+        if self.download:
+            lines.append(f"download.fn(Download.of(sources.load({self.recipe.data.source!r}), {_typed(self.root)}))")
+        if self.ingest:
+            lines.append(f"ingest.fn({_typed(self.ingest.made_from)}, recipe.data, runner)")
+        elsewhere = "" if self.ingest else f", root={_typed(self.root)}"
+        return "\n".join(
+            [
+                *lines,
+                f"preprocess.fn({_typed(self.preprocess.raw)}, recipe.split, runner{elsewhere})",
+                f"train.fn({_typed(self.train.prepared)}, recipe, runner{given})",
+                f"predict.fn({_typed(self.predict.checkpoint)}, {_typed(self.predict.dataset)}, runner, split='test')",
+                f"evaluate.fn({_typed(self.evaluate.predictions)})",
+            ]
+        )
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, with the settings that an existing raw dataset was made with."""
+        return self.train.recipe
+
+    @property
+    def needs(self) -> Needs:
+        """Resources for the training, and as requested the number of workers."""
+        return needs_of(self.recipe, self.train.workers)
+
+    @property
+    def predict_needs(self) -> Needs:
+        """Resources for predictions: a batch of training does not limit their workers."""
+        return dataclasses.replace(self.needs, batch_size=None)
+
+    @property
+    def stages(self) -> list[Stage[Any]]:
+        """All stages of the run but the report, whose URI needs the decision."""
+        chain = [self.download, self.weights, self.ingest, self.preprocess, self.train, self.predict, self.evaluate]
+        return [stage for stage in chain if stage is not None]
+
+    @property
+    def of_rival(self) -> list[Stage[Any]]:
+        """The stages by which the rival is judged."""
+        if not self.rival:
+            return []
+        predict = self.predict.model_copy(update={"root": self.root, "checkpoint": self.rival})
+        return [predict, Evaluate(predictions=predict.target)]
+
+    @property
+    def uses(self) -> list[URI]:
+        """All URIs that the run reads or writes, as far as they are known: not the report."""
+        return uses([*self.stages, *self.of_rival])
+
+    @property
+    def command(self) -> str:
+        """The command that makes the same results in another storage root; no `--refresh`, which changes them."""
+        options = {"--data": self.data, "--register-as": self.register_as, "--workers": self.train.workers}
+        words = ["python", "flows/pipeline.py", "--recipe", self.recipe.origin or self.recipe.name]
+        for name, value in recipes.changes(self.recipe).items():
+            words += ["--set", f"{name}={value}"]
+        for option, given in (options | {"--cores": self.train.cores}).items():
+            words += [option, str(given)] if given is not None else []
+        return shlex.join(words)
+
+
+def uses(stages: list[Stage[Any]]) -> list[URI]:
+    """Return all URIs that `stages` read or write."""
+    return list(dict.fromkeys(uri for stage in stages for uri in _of(stage)))
+
+
+def _of(stage: Stage[Any]) -> Iterator[URI]:
+    yield from stage.parents.values()
+    if isinstance(stage, Ingest) and stage.listing:
+        yield stage.listing.parent
+    yield stage.target
+
+
+def _typed(uri: URI) -> str:
+    return f"{type(uri).__name__}({str(uri)!r})"

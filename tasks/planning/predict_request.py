@@ -3,23 +3,22 @@
 import dataclasses
 import os
 import re
-from typing import Any
 
-from storage import access, files, kinds, manifest
+from storage import access, files, manifest
 from storage.admin import catalog
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage.kinds import CHECKPOINT
+from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.images import user_images
-from tasks.images.user_images import UserImages
+from tasks.images.option import ingest_stage
 from tasks.jobs.deadline import deadline
-from tasks.learning import images, user_code
-from tasks.learning.recipe import MAX_MEGAPIXELS, flat
+from tasks.learning import images, sources, user_code
+from tasks.learning.recipe import Data, flat
 from tasks.planning import model_check
-from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root, check_workers
-from tasks.planning.plan import IngestParameters, Timeouts
-from tasks.planning.result_uris import predictions_of, result_of
-from tasks.resources.scaling import Workers
-from tasks.stages import PredictParameters
+from tasks.planning.plan import uses
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import Needs, Workers
+from tasks.stages import Ingest, Predict
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,17 +26,20 @@ class BatchRequest:
     """A checked request for batch prediction; the same request gives the same URIs."""
 
     root: Root
-    checkpoint: CheckpointURI
-    dataset: DatasetURI
-    predictions: PredictionsURI
+    ingest: Ingest | None
+    """How the dataset is made from the user's images; None if it exists."""
+    predict: Predict
+    needs: Needs
     needs_ray: bool
     """Whether the predictions are not committed yet."""
-    ingest: IngestParameters | None
-    """How `dataset` is made from the user's images; None if it exists."""
-    predict: PredictParameters
+    limits: Limits
     min_confidence: float | None
-    """Probability below which the summary counts a row without its class; None: it counts every row."""
-    timeouts: Timeouts
+    """Probability below which the summary counts no class; None: every row has one."""
+
+    @property
+    def uses(self) -> list[URI]:
+        """All URIs that the run reads or writes."""
+        return uses([stage for stage in (self.ingest, self.predict) if stage])
 
 
 def resolve(
@@ -48,7 +50,7 @@ def resolve(
     split: str | None,
     workers: Workers,
     min_confidence: float | None = None,
-    stage_timeout_s: float = 24 * 3600.0,
+    limits: Limits = Limits(),
 ) -> BatchRequest:
     """Check and resolve a request.
 
@@ -59,44 +61,41 @@ def resolve(
     split = split or None  # a form's empty field
     if min_confidence is not None and not 0 < min_confidence <= 1:
         raise ValueError(f"--min-confidence must be above 0 and at most 1, got {min_confidence}")
-    with deadline(stage_timeout_s):
+    with deadline(limits.stage_s):
         root = check_root(storage)
         dataset = DatasetURI(catalog.named(root, data, option="--data"))
         ingest, is_new = None, are_user_images(dataset)
-        recorded = None if is_new else check_committed("--data", dataset, kinds=("raw", "prepared"))
+        recorded = None if is_new else catalog.committed(dataset, option="--data", kinds=("raw", "prepared"))
         if recorded is not None and split is not None:
             splits = {file.split for file in recorded.files if file.split and file.rows} - {"quarantine"}
             if split not in splits:
                 names = ", ".join(sorted(splits)) or "those with rows"
                 raise ValueError(f"--split must be one of {names}, got {split!r}")
         checkpoint = CheckpointURI(catalog.named(root, model, option="--model"))
-        check_committed("--model", checkpoint, kinds=("checkpoint",))
+        catalog.committed(checkpoint, option="--model", kinds=("checkpoint",))
         if recorded is None:
-            new, values = _new_images(root, dataset, checkpoint, split=split)
-            ingest = IngestParameters(name=new.name, values=values, user_images=new)
-            dataset = result_of(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest})
+            ingest = _new_images(root, dataset, checkpoint, split=split)
+            dataset = ingest.target
         else:
-            expected = manifest.load(checkpoint).statistics_of(kinds.CHECKPOINT).model.image_shape
+            expected = manifest.load(checkpoint).statistics_of(CHECKPOINT).model.image_shape
             if (shape := images.shape_of(recorded.columns["metadata"])) != expected:
                 raise ValueError(
                     f"--data: its images have shape {shape}, but model {checkpoint} expects {expected}; choose another "
                     "--data or --model"
                 )
         user_code.check_listed()
-        predictions = predictions_of(root, checkpoint, dataset, split=split)
-        needs_ray = not manifest.is_committed(predictions)
+        predict = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split=split)
+        needs_ray = not manifest.is_committed(predict.target)
         if needs_ray:
             model_check.check_code(checkpoint, option="--model")
     return BatchRequest(
         root=root,
-        checkpoint=checkpoint,
-        dataset=dataset,
-        predictions=predictions,
-        needs_ray=needs_ray,
         ingest=ingest,
-        predict=PredictParameters(split=split, workers=workers),
+        predict=predict,
+        needs=Needs(workers=workers),
+        needs_ray=needs_ray,
+        limits=limits,
         min_confidence=min_confidence,
-        timeouts=Timeouts(stage_s=stage_timeout_s),
     )
 
 
@@ -119,27 +118,24 @@ def are_user_images(uri: DatasetURI) -> bool:
     return not manifest.is_committed(uri)
 
 
-def _new_images(
-    root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None
-) -> tuple[UserImages, dict[str, Any]]:
-    """Return the user's images at `uri`, and what besides their files determines their raw dataset.
+def _new_images(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> Ingest:
+    """Return how the user's images at `uri` become a dataset with the shape and the classes of the model.
 
-    That is the shape and the classes of the model; all models that share these share the dataset. Raises `ValueError`
-    if the model of `checkpoint` cannot use the images.
+    All models that share these share the dataset. Raises `ValueError` if the model of `checkpoint` cannot use the
+    images.
     """
     if split is not None:
         raise ValueError(
             f"--split applies to datasets, got {split!r} for new images; use their folder instead: {uri}/{split}"
         )
     user_images.check_apart(root, uri, option="--data")
-    trained = manifest.load(checkpoint).statistics_of(kinds.CHECKPOINT)
+    trained = manifest.load(checkpoint).statistics_of(CHECKPOINT)
     height, width, channels = trained.model.image_shape
     if height != width:
         raise ValueError(
             f"--model expects images of {height} x {width} pixels; new images can only be resized to squares"
         )
-    new = user_images.find_new(URI(uri), classes=trained.model.classes)
-    values = {"data": new.name, "ingest": user_images.VERSION, "classes": list(trained.model.classes)}
+    listing = user_images.write(root, user_images.find_new(URI(uri), classes=trained.model.classes))
     limit = flat(trained.recipe)["max_megapixels"]
-    values |= {"max_megapixels": limit} if limit != MAX_MEGAPIXELS else {}
-    return new, values | {"image_size": height, "channels": channels}
+    data = Data(source=sources.USER_IMAGES, image_size=height, channels=1 if channels == 1 else 3, max_megapixels=limit)
+    return ingest_stage(listing, data)

@@ -1,17 +1,17 @@
 """Where training starts: a file of weights, or a champion."""
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from storage import access, files, manifest, registry, s3
 from storage.kinds import CHECKPOINT
-from storage.uri import CheckpointURI, DatasetURI, Root, parse_root
+from storage.uri import CheckpointURI, Root, parse_root
 from tasks.learning import models
 from tasks.learning.initial_weights import Champion, start_to_text
 from tasks.learning.recipes import Recipe, flat
 from tasks.learning.sources import Download, SourceFile
+from tasks.stages import Train
 
 
 def initial_weights(recipe: Recipe) -> Download | None:
@@ -46,9 +46,7 @@ def initial_weights(recipe: Recipe) -> Download | None:
 def initial_checkpoint(
     root: Root,
     registered_model: str,
-    recipe: Recipe,
-    prepared: DatasetURI,
-    values: Mapping[str, Any],
+    stage: Train,
     *,
     image_shape: tuple[int, ...] | None,
     classes: tuple[str, ...] | None,
@@ -59,7 +57,7 @@ def initial_checkpoint(
     if its model differs; of the run's own registered model also if its images, classes or split do: rows that it was
     trained on would become validation rows.
     """
-    start = recipe.training.start
+    recipe, start = stage.recipe, stage.recipe.training.start
     assert isinstance(start, Champion)
     name = start.registered_model or registered_model
     option = f"--set start={start_to_text(vars(start))}"
@@ -79,10 +77,10 @@ def initial_checkpoint(
                 f"{option}: {field} of the champion {champion} is {before[field]!r}, but {value!r} is requested; omit "
                 "it to start from other weights"
             )
-    is_same = is_own and "initial" in trained.parents and trained.parameters == values
+    is_same = is_own and "initial" in trained.parents and trained.parameters == stage.values
     if is_same:  # its parameters do not say from which registered model's champion it started
         is_same = flat(recorded.recipe)["start"] in ("champion", f"champion:{registered_model}")
-    if is_same and trained.parent("prepared", of=champion).fingerprint == prepared.fingerprint:
+    if is_same and trained.parent("prepared", of=champion).name == stage.prepared.name:
         return CheckpointURI(trained.parent("initial", of=champion))
     return champion
 

@@ -11,8 +11,7 @@ from storage.decision import METRICS, Decision, Difference, metric_title
 from storage.kinds import CHECKPOINT, EVALUATION
 from storage.statistics import ModelSpec
 from storage.uri import CheckpointURI, EvaluationURI
-from tasks.learning import user_code
-from tasks.learning.recipes import Recipe
+from tasks.learning import recipes, user_code
 from tasks.promotion import answers, seen_rows
 from tasks.promotion.answers import Answers
 from tasks.promotion.seen_rows import SeenRows
@@ -31,9 +30,12 @@ _SHOWN = 10
 """Maximum number of class names in a reason."""
 
 
-def settings_of(recipe: Recipe, *, judge_only: bool) -> Gate:
-    """Return the settings of the gate for `recipe`."""
-    return recipe.gate_settings() | ({"judge_only": True} if judge_only else {})
+def settings_of(gate: recipes.Gate, *, judge_only: bool) -> Gate:
+    """Return the settings of `gate` that decide anything."""
+    settings = dataclasses.asdict(gate) | ({"judge_only": True} if judge_only else {})
+    if gate.tolerance or gate.max_p_value == 0:
+        del settings["max_p_value"]
+    return settings
 
 
 def resolved(gate: Gate, checkpoint: CheckpointURI) -> Gate:
@@ -230,12 +232,12 @@ def _rule(gate: Gate, checkpoint: CheckpointURI, champion: CheckpointURI) -> tup
         return max_p_value, ""
     mine, other = manifest.load(checkpoint), manifest.find(champion)
     # How many workers and cores compute a model is no part of its recipe.
-    recipes = [
+    both = [
         (dict(each.parameters, workers=0, cores=0), each.statistics_of(CHECKPOINT).split)
         for each in (mine, other)
         if each
     ]
-    if other is None or recipes[0] != recipes[1]:
+    if other is None or both[0] != both[1]:
         return _MAX_P_VALUE, ", as the recipe is not the champion's"
     if mine.parents["prepared"].content == other.parents["prepared"].content:
         return _MAX_P_VALUE, ", as the data is the champion's"

@@ -140,5 +140,5 @@ def _datasets(model: URI) -> Iterator[DatasetURI]:
             datasets.add(dataset)
             yield dataset
         initial = trained.parent("initial", of=checkpoint) if "initial" in trained.parents else None
-    if trained.parameters.get("start") == "file":
+    if trained.parameters.get("training", {}).get("start") == "file":
         raise ValueError("training began with a file of weights, which names no images")

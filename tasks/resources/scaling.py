@@ -31,7 +31,7 @@ _ROWS_PER_GPU = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Needs:
-    """Resources that each worker requires."""
+    """Resources that each worker requires, and the number of workers."""
 
     accelerator_type: str = ""
     """Kind of GPU by Ray's name for it; empty: any, or none."""
@@ -41,6 +41,7 @@ class Needs:
     """Rows of a step over all workers, which limit the number of GPUs chosen automatically; None: no limit."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`cuda`: a whole GPU; `cpu`: none, even if there are some; `auto`: a GPU if the cluster has any now."""
+    workers: Workers = None
 
 
 ANY = Needs()
@@ -245,11 +246,12 @@ def threads_here(most: int, *, sharing: int) -> int:
     return max(1, min(most, cores_here() // sharing))
 
 
-def needs_of(recipe: Recipe) -> Needs:
-    """Return the resources that each worker requires."""
+def needs_of(recipe: Recipe, workers: Workers = None) -> Needs:
+    """Return the resources that each of so many workers requires."""
     return Needs(
         accelerator_type=recipe.resources.accelerator_type,
         cpus=recipe.resources.cpus_per_worker,
         batch_size=recipe.training.batch_size,
         device=recipe.resources.device,
+        workers=workers,
     )

@@ -5,18 +5,21 @@ import os
 import shlex
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from storage.uri import redact, redact_text
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed
+from tasks.jobs.spec import JobSpec
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import ANY, Needs
 from tasks.runners import jobs_api
 from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result, job_prefix
-from tasks.stages import JobSpec, write_digested
+from tasks.stages import Stage
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -34,16 +37,16 @@ class ClusterRunner:
         self._address, self._poll_s = address, poll_s
         self._connected: JobSubmissionClient | None = None
 
-    def run(self, stage: str, spec: JobSpec) -> None:
+    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
         """Run a job, as `Runner` says, or attach to a live one for the same target.
 
         A head that does not answer fails the job; the next try attaches to it, if the head still knows it.
         """
-        until = time.monotonic() + spec.deadline_s + 30  # the job enforces its own deadline
-        with expecting_result(spec), self._stopping(job_prefix(stage, spec)):
-            job = self._job(stage, spec)
-            logger().info("%s: job %s, in Ray's dashboard %s/#/jobs/%s", stage, job, redact(self._address), job)
-            self._follow(job, spec, until)
+        until = time.monotonic() + limits.stage_s + 30  # the job enforces its own deadline
+        with expecting_result(stage), self._stopping(job_prefix(stage)):
+            job, name = self._job(JobSpec(stage=stage, limits=limits, needs=needs)), stage.kind.stage
+            logger().info("%s: job %s, in Ray's dashboard %s/#/jobs/%s", name, job, redact(self._address), job)
+            self._follow(job, limits, until)
 
     @contextlib.contextmanager
     def _answering(self) -> "Iterator[JobSubmissionClient]":
@@ -62,10 +65,9 @@ class ClusterRunner:
             logger().info("Ray dashboard (during this run): %s", redact(self._address))
         return self._connected
 
-    def _job(self, stage: str, spec: JobSpec) -> str:
+    def _job(self, spec: JobSpec[Any]) -> str:
         """Return the name of the live job for the target, or submit one."""
-        place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
-        prefix = job_prefix(stage, spec)
+        place, prefix = spec.write(), job_prefix(spec.stage)
 
         with self._answering() as client:
             jobs = _jobs(client, prefix)
@@ -74,7 +76,7 @@ class ClusterRunner:
                     logger().info("attached to job %s, which is running already", name)
                     return name
             name = f"{prefix}{1 + max((int(name.removeprefix(prefix)) for name in jobs), default=0)}"
-            entrypoint = f"exec python -m tasks.jobs {stage} {shlex.quote(place)}"
+            entrypoint = f"exec python -m tasks.jobs {spec.stage.kind.stage} {shlex.quote(place)}"
             with user_code.packaged() as packages, jobs_api.job_runtime_env(packages) as runtime_env:
                 return str(client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env))
 
@@ -100,7 +102,7 @@ class ClusterRunner:
                         logger().warning(text, name, name)
             raise
 
-    def _follow(self, job: str, spec: JobSpec, until: float) -> None:
+    def _follow(self, job: str, limits: Limits, until: float) -> None:
         """Follow the job until it has succeeded; raise its error if it failed."""
         follower, read = Follower(), 0
         while True:
@@ -114,7 +116,7 @@ class ClusterRunner:
             if ended:
                 break
             if time.monotonic() > until:
-                limit = f"{spec.deadline_s:.0f} s"
+                limit = f"{limits.stage_s:.0f} s"
                 raise DeadlineExceeded(f"job {job} is not done within {limit}; use a longer --stage-timeout")
             time.sleep(self._poll_s + read / _READ_PER_S)
         if info.status != "SUCCEEDED":

@@ -11,19 +11,23 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from storage.process import reach_loopback_directly
 from tasks.jobs import dashboard
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed
+from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import logger
 from tasks.resources import machine
 from tasks.resources.capacity import SPARE_CPUS
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import ANY, Needs
 from tasks.runners import jobs_api
 from tasks.runners.child import Child
 from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result
-from tasks.stages import JobSpec, write_digested
+from tasks.stages import Stage
 
 _POLL_S = 0.1
 _KILLED = 128 + signal.SIGKILL
@@ -119,16 +123,15 @@ class LocalRunner:
         if wanted:
             self._ray = self._start()
 
-    def run(self, stage: str, spec: JobSpec) -> None:
+    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
         """Run a job, as `Runner` says; end it if the run is interrupted."""
-        spec = spec.model_copy(update={"threads": machine.cores()})
-        place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
+        place = JobSpec(stage=stage, limits=limits, needs=needs, threads=machine.cores()).write()
         ray = self.connect()
         env = environment() | {"RAY_ADDRESS": ray.address}
-        with expecting_result(spec):
-            job = Child([sys.executable, "-m", "tasks.jobs", stage, place], env=env, cwd=jobs_api.CODE)
+        with expecting_result(stage):
+            job = Child([sys.executable, "-m", "tasks.jobs", stage.kind.stage, place], env=env, cwd=jobs_api.CODE)
             try:
-                self._follow(ray, job, Follower(), deadline_s=spec.deadline_s)
+                self._follow(ray, job, Follower(), deadline_s=limits.stage_s)
             finally:
                 job.end()
 

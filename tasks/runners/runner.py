@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from storage import manifest
+from storage.kinds import U
 from tasks.jobs import errors, main
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.errors import JobFailed, JobRefused
-from tasks.orchestration.stage import tidy
+from tasks.jobs.spec import JobSpec
+from tasks.orchestration.stage import make_once, tidy
 from tasks.resources import machine
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import ANY, Needs
 from tasks.runners.job_log import Follower
-from tasks.stages import JobSpec, write_digested
+from tasks.stages import Stage
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -22,50 +26,58 @@ if TYPE_CHECKING:
 class Runner(Protocol):
     """Runs jobs; implemented by `LocalRunner`, `ClusterRunner` and `InProcessRunner`."""
 
-    def run(self, stage: str, spec: JobSpec) -> None:
-        """Run `tasks.jobs.STAGE` until its target is committed; then remove its scratch folder.
+    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
+        """Run the job of `stage` until its target is committed; then remove its scratch folder.
 
         Its log and progress go to the logger of the running task. Raises `JobRefused` if a retry would meet the same
         error again, else `JobFailed`.
         """
 
 
-def job_prefix(stage: str, spec: JobSpec) -> str:
-    """Return how the names of all Ray jobs for the target begin, since one cluster may serve several roots."""
-    return f"{stage}-{spec.target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:8]}-"
+def run_once(
+    stage: Stage[U], runner: Runner, *, limits: Limits = Limits(), needs: Needs = ANY, name: str | None = None
+) -> U:
+    """Return the result of `stage`; let `runner` make it unless it is committed: see `make_once`."""
+    return make_once(stage, lambda: runner.run(stage, limits=limits, needs=needs), name=name)
+
+
+def job_prefix(stage: Stage[Any]) -> str:
+    """Return how the names of all Ray jobs for `stage` begin, since one cluster may serve several roots."""
+    root = hashlib.sha256(stage.storage.encode()).hexdigest()[:8]
+    return f"{stage.kind.stage}-{stage.target.fingerprint}-{root}-"
 
 
 @contextlib.contextmanager
-def expecting_result(spec: JobSpec) -> Iterator[None]:
+def expecting_result(stage: Stage[Any]) -> Iterator[None]:
     """Raise `JobFailed` if the target is not committed after the job in the block, else delete the job's scratch.
 
     When two runs make one URI, the first to commit wins; the other may fail over that, which is a success.
     """
     try:
         yield
-        if not manifest.is_committed(spec.target):
-            raise JobFailed(f"the job succeeded, but {spec.target} is not committed; check that all nodes share it")
+        if not manifest.is_committed(stage.target):
+            raise JobFailed(f"the job succeeded, but {stage.target} is not committed; check that all nodes share it")
     except JobFailed:
-        if not manifest.is_committed(spec.target):
+        if not manifest.is_committed(stage.target):
             raise
-    tidy(spec.scratch)
+    tidy(stage.scratch)
 
 
 class InProcessRunner:
     """Runner for `--workers 0`: jobs run in this process, so that breakpoints in model and training loop work."""
 
-    def run(self, stage: str, spec: JobSpec) -> None:
+    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
         """Run the job in this process, as `Runner` says; the cause of a `JobFailed` is the original error."""
         follower = Follower()
-        spec = spec.model_copy(update={"threads": machine.cores()})
-        write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())  # to repeat it by hand
-        with expecting_result(spec):
+        spec = JobSpec(stage=stage, limits=limits, needs=needs, threads=machine.cores())
+        spec.write()  # to repeat it by hand
+        with expecting_result(stage):
             try:
                 main.run_here(spec, tell=follower.line)
             except DeadlineExceeded:
                 raise
             except Exception as error:
-                raise errors.job_error(error, folder=spec.scratch) from error
+                raise errors.job_error(error, folder=stage.scratch) from error
 
 
 def _may_help(task: "Task[..., Any]", run: "TaskRun", state: "State[Any]") -> bool:

@@ -7,17 +7,19 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from storage import manifest
 from tasks.orchestration.stage import begin_again, logger
 from tasks.resources import capacity
-from tasks.resources.scaling import Workers
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import ANY, Needs, Workers
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.runner import InProcessRunner, Runner
-from tasks.stages import JobSpec
+from tasks.stages import Stage
 
 _POLL_S = 0.5
 """Seconds between two attempts to get the machine's lock."""
@@ -73,14 +75,14 @@ class LockingRunner:
         self._locks = locks
         self._has_lock = False
 
-    def run(self, stage: str, spec: JobSpec) -> None:
+    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
         """Run the job as `Runner` says, unless another run has made its result during the wait for the lock."""
         if not self._has_lock:
             self._has_lock = True
             self._lock()
-            if manifest.is_committed(spec.target):
+            if manifest.is_committed(stage.target):
                 return
-        self.runner.run(stage, spec)
+        self.runner.run(stage, limits=limits, needs=needs)
 
     def _lock(self) -> None:
         path = Path(tempfile.gettempdir(), f"data-to-model-{os.geteuid()}.lock")

@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from storage import manifest, tables
-from storage.kinds import KINDS
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.evaluate import write_evaluation
-from tasks.images import row_tables, user_files, user_images
+from tasks.images import row_tables
 from tasks.learning import images, recipes
-from tasks.learning.recipes import Data, FileAugment, Recipe, Training
-from tasks.planning.result_uris import evaluation_of, predictions_of
-from tasks.stages import IngestSpec, PreprocessSpec
+from tasks.learning.recipes import Data, FileAugment, Recipe, Split, Training
+from tasks.orchestration.stage import make_once
+from tasks.stages import Evaluate, Predict, Preprocess, Train
 from tests import committed
 from tests.jobs.raw import run as run_job
+from tests.jobs.raw import to_ingest
 
 RECIPE = Recipe(
     name="photos",
@@ -31,29 +31,14 @@ RECIPE = Recipe(
 
 def ingest(root: Root, folder: Path) -> DatasetURI:
     """The raw dataset of the files in `folder` as they are now."""
-    found = user_images.find(URI(str(folder)))
-    spec = IngestSpec(
-        storage=root,
-        deadline_s=60,
-        source=found.uri,
-        kind=found.kind,
-        classes=list(found.classes),
-        digest=found.digest,
-        parameters={"data": "photos", "image_size": 8, "channels": 3},
-        target=DatasetURI(_place(root, "raw", found.digest)),
-    )
-    if not manifest.is_committed(spec.target):
-        run_job(spec.model_copy(update={"listing": user_files.write_listing(spec.scratch, found.files)}))
-    return spec.target
+    stage = to_ingest(root, URI(str(folder)))
+    return make_once(stage, lambda: run_job(stage))
 
 
 def prepare(root: Root, raw: DatasetURI) -> DatasetURI:
     """The prepared dataset of `raw`."""
-    target = DatasetURI(_place(root, "prepared", raw))
-    values = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.5}
-    if not manifest.is_committed(target):
-        run_job(PreprocessSpec(storage=root, deadline_s=60, source=raw, target=target, parameters=values))
-    return target
+    stage = Preprocess(root=root, raw=raw, split=Split(validation_fraction=0.2, max_quarantined=0.5))
+    return make_once(stage, lambda: run_job(stage))
 
 
 def run(
@@ -66,12 +51,13 @@ def run(
 ) -> CheckpointURI:
     """A run on `folder` with `settings` of the recipe; its model takes the test files in `wrong` for these classes."""
     prepared, recipe = prepare(root, ingest(root, folder)), recipes.override(RECIPE, settings)
-    checkpoint = CheckpointURI(_place(root, "checkpoint", f"{prepared} {recipe} {wrong}"))
+    digest = hashlib.sha256(f"{prepared} {recipe} {wrong}".encode()).hexdigest()[:12]
+    checkpoint = CheckpointURI(root.child(f"checkpoints/photos-{digest}"))
     committed.commit(
         checkpoint,
         "checkpoint",
         parents={"prepared": prepared},
-        parameters=recipe.training_parameters() | {"workers": 1},
+        parameters=Train(prepared=prepared, recipe=recipe, workers=1).values,
         recipe=recipe.to_dict(),
         **statistics,
     )
@@ -83,7 +69,8 @@ def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: 
     """The predictions of `checkpoint` on test rows, and their evaluation."""
     made = manifest.load(prepared)
     classes = images.classes_of(made.columns["metadata"])
-    target = predictions_of(root, checkpoint, prepared, split="test")
+    stage = Predict(root=root, checkpoint=checkpoint, dataset=prepared, split="test")
+    target = stage.target
     listed = []
     sources = row_tables.table_of(prepared)
     assert sources is not None
@@ -113,12 +100,8 @@ def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: 
         "predictions",
         listed,
         parents={"checkpoint": checkpoint, "dataset": prepared},
-        parameters={"split": "test"},
+        parameters=stage.values,
         schema=tables.describe(table.schema),
     )
-    write_evaluation(target, evaluation_of(root, target))
+    write_evaluation(Evaluate(predictions=target))
     return target
-
-
-def _place(root: Root, kind: str, content: str) -> URI:
-    return URI(KINDS[kind].place(root, f"photos-{hashlib.sha256(content.encode()).hexdigest()[:12]}"))

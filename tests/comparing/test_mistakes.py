@@ -92,8 +92,8 @@ def test_latest_run_on_downloaded_data_is_the_default(tmp_path: Path, capsys: py
     assert mistakes(tmp_path) == 2
     assert "has no report of a run" in capsys.readouterr().err
     report = plan.root.child("reports/mnist-0123456789ab")
-    committed.commit(report, "report", parents={"evaluation": plan.evaluation})
+    committed.commit(report, "report", parents={"evaluation": plan.evaluate.target})
     rows = as_json(capsys, tmp_path, "--copy-to", str(tmp_path / "look"))["mistakes"]
-    accuracy = manifest.load(EvaluationURI(plan.evaluation)).statistics_of(EVALUATION).test_accuracy
+    accuracy = manifest.load(EvaluationURI(plan.evaluate.target)).statistics_of(EVALUATION).test_accuracy
     assert len(rows) == round(400 * (1 - accuracy)) > 0 and next(iter(rows[0])) == "id"
     assert len(list((tmp_path / "look").iterdir())) == len(rows)

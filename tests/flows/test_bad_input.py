@@ -178,10 +178,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     own = root.child(f"checkpoint/own-{FINGERPRINT}")
     committed.commit(own, "checkpoint", model={"model": f"my.py:f@{FINGERPRINT}"})
     uris = {
-        "raw": commit("raw", f"mnist-{FINGERPRINT}", parameters={"data": "mnist"}),
-        "younger": commit("raw", "mnist-0123456789ac", parameters={"data": "mnist"}),
-        "sample": commit("raw", f"mnist-sample-{FINGERPRINT}", parameters={"data": "mnist-sample"}),
-        "unnamed": commit("raw", "mnist", parameters={"data": "mnist"}),
+        "raw": commit("raw", f"mnist-{FINGERPRINT}"),
+        "younger": commit("raw", "mnist-0123456789ac"),
+        "sample": commit("raw", f"mnist-sample-{FINGERPRINT}"),
+        "unnamed": commit("raw", "mnist"),
         "prepared": commit("prepared", f"lost-{FINGERPRINT}"),
         "checkpoint": commit("checkpoint", f"mnist-{FINGERPRINT}"),
         "own": own,
@@ -192,7 +192,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     for name, store in (("pictures", "pixels"), ("files", "files")):  # pictures as batch prediction stores new ones
         uris[name] = root.child(f"datasets/raw/{name}-{FINGERPRINT}")
         schema = tables.describe(images.schema((64, 64, 3), ("one", "two"), store=store))
-        parameters = {"data": name, "image_size": 64}
+        parameters = {"listing": name, "image_size": 64}
         committed.commit(uris[name], "raw", [new], parameters=parameters, schema=schema)
     uris["half"] = URI(str(folder / f"half-{FINGERPRINT}"))
     Path(uris["half"]).mkdir()
@@ -255,5 +255,6 @@ def test_a_wrong_request_is_refused_in_one_line_and_nothing_begins(
 
 
 def _listing(folder: Path) -> list[str]:
-    """Every file and folder below `folder`."""
-    return sorted(os.path.join(place, name) for place, folders, names in os.walk(folder) for name in [*folders, *names])
+    """Every file below `folder`, but for lists of the user's files."""
+    places = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+    return sorted(place for place in places if "listing-" not in place)

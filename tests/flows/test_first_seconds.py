@@ -28,7 +28,9 @@ from flows.cli import start
 from flows.cli.options import FlowOptions
 from storage.exits import guarded
 
-def flow_of(plan):
+def __getattr__(name):
+    if name != "short":
+        raise AttributeError(name)
     from prefect import flow
     from prefect.artifacts import create_markdown_artifact
 
@@ -41,7 +43,7 @@ def flow_of(plan):
     return short
 
 options, parameters = FlowOptions(storage=sys.argv[1], workers=0, as_json=True), {"seconds": float(sys.argv[2])}
-sys.exit(guarded(lambda: start.start(None, options, parameters, module="__main__")))
+sys.exit(guarded(lambda: start.start(None, options, parameters, flow="__main__:short")))
 """
 
 

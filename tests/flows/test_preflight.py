@@ -142,7 +142,7 @@ def test_a_cluster_that_does_not_answer_is_told_unless_nothing_is_to_do(
         monkeypatch.setenv("RAY_ADDRESS", address.rstrip("/"))
         check(refused="RAY_ADDRESS must be the address of a Ray cluster's Jobs API")
         commit_results(tmp_path / "root")
-        assert not preflight.check_and_plan(RunOptions(storage=str(tmp_path / "root"))).needs_ray
+        assert not preflight.checked(RunOptions(storage=str(tmp_path / "root"))).needs_ray
 
 
 @pytest.mark.parametrize(

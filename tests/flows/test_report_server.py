@@ -75,7 +75,7 @@ def test_the_report_opens_from_the_link_on_prefects_page_or_its_place_is_named(
 
     @flow
     def published() -> tuple[str, str]:
-        target = report.fn(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report, plan.timeouts)
+        target = report.fn(plan.evaluate.target, decision, plan.recipe, plan.registered_model)
         artifact: Any = Artifact.get(f"{plan.registered_model}-summary")
         return str(target), str(artifact.data)
 

@@ -9,6 +9,7 @@ import torch
 
 from storage.uri import DatasetURI, Root
 from tasks.jobs.main import run_here
+from tasks.jobs.spec import JobSpec
 from tasks.resources import devices
 from tests.jobs import raw
 from tests.learning import training
@@ -55,7 +56,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
     """About 1,500 training and 500 validation images of CIFAR's shape, of three classes that can be told apart."""
     root = Root(str(tmp_path_factory.mktemp("prepared")))
     spec = raw.to_prepare(root, raw.write(root, shape=(32, 32, 3), train=2002, test=300))
-    run_here(spec, tell=lambda line: None)
+    run_here(JobSpec(stage=spec), tell=lambda line: None)
     return spec.target
 
 

@@ -7,15 +7,17 @@ import secrets
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from storage.uri import DatasetURI, Root
 from tasks.jobs.events import ERROR
+from tasks.jobs.spec import JobSpec
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import needs_of
 from tasks.runners.jobs_api import JOB_ENV
-from tasks.stages import TrainSpec
+from tasks.stages import Train
 from tests.jobs import raw
 from tests.runs import CHECKOUT
 
@@ -25,24 +27,24 @@ _RAY = {**JOB_ENV, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "token", "RAY_USAGE_
 """A job's environment and a Ray of its own: without an address it would join the last one that this machine had."""
 
 
-def to_train(root: Root, prepared: DatasetURI, device: torch.device, *, name: str, **changes: Any) -> TrainSpec:
+def to_train(root: Root, prepared: DatasetURI, device: torch.device, *, name: str, **changes: Any) -> Train:
     """The job that trains a small model on `device`, by Ray with one worker."""
     usual = {"model": "small-cnn", "epochs": 2, "batch_size": 64, "device": device.type}
     rows = DatasetURI(root.child(f"datasets/prepared/{prepared.name}"))
     spec = raw.to_train(root, rows, name=name, **usual | changes)
-    return spec.model_copy(update={"workers": 1, "threads": 1, "parameters": {}, "deadline_s": LIMIT_S})
+    return spec.model_copy(update={"workers": 1})
 
 
 class Job:
     """A job that has ended, by itself or after `LIMIT_S`: its exit code, and what it has printed."""
 
-    def __init__(self, spec: TrainSpec, **env: str) -> None:
-        file = Path(spec.storage, f"{spec.target.name}.json")
-        file.write_text(spec.model_dump_json())
+    def __init__(self, stage: Train, **env: str) -> None:
+        needs = needs_of(stage.recipe, stage.workers)
+        file = JobSpec(stage=stage, limits=Limits(stage_s=LIMIT_S), needs=needs, threads=1).write()
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         own = {"PYTHONPATH": str(CHECKOUT), "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         with subprocess.Popen(
-            [sys.executable, "-m", "tasks.jobs", "train", str(file)],
+            [sys.executable, "-m", "tasks.jobs", "train", file],
             env=plain | _RAY | own | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -8,12 +8,14 @@ import torch
 
 from storage import manifest, tables
 from storage.kinds import CHECKPOINT
-from storage.uri import DatasetURI, PredictionsURI, Root
+from storage.uri import DatasetURI, Root
 from tasks.jobs.main import run_here
+from tasks.jobs.spec import JobSpec
 from tasks.learning import images, training_state
 from tasks.learning.inference import Inference
+from tasks.resources.limits import Limits
 from tasks.resources.scaling import Needs
-from tasks.stages import PredictSpec
+from tasks.stages import Predict
 from tests.gpu.jobs import LIMIT_S, Job, to_train
 from tests.jobs import raw
 
@@ -58,22 +60,13 @@ def test_model_that_was_trained_on_a_device_predicts_there_what_it_predicts_on_t
     device: torch.device, prepared: DatasetURI, folder: Root, precision: str
 ) -> None:
     trained = to_train(folder, prepared, device, name="model", precision=precision).model_copy(update={"workers": 0})
-    to_predict = PredictSpec(
-        storage=folder,
-        deadline_s=LIMIT_S,
-        threads=1,
-        model=trained.target,
-        source=trained.source,
-        target=PredictionsURI(folder.child("predictions/model-0123456789ab")),
-        split="test",
-        workers=0,
-        needs=Needs(device="cuda" if device.type == "cuda" else "cpu"),
-    )
-    for spec in (trained, to_predict):
-        run_here(spec, tell=lambda line: None)
+    to_predict = Predict(checkpoint=trained.target, dataset=prepared, split="test")
+    needs = Needs(device="cuda" if device.type == "cuda" else "cpu")
+    for stage in (trained, to_predict):
+        run_here(JobSpec(stage=stage, limits=Limits(stage_s=LIMIT_S), needs=needs, threads=1), tell=lambda line: None)
     assert training_state.load_model(trained.target)[1].resolved.device == device.type
     predicted = tables.read_split(to_predict.target).sort_by("id")
-    pixels, _ = images.to_arrays(tables.read_split(trained.source, "test").sort_by("id"), (32, 32, 3))
+    pixels, _ = images.to_arrays(tables.read_split(prepared, "test").sort_by("id"), (32, 32, 3))
     expected = Inference(trained.target, threads=1, device=torch.device("cpu")).probabilities(pixels)
     columns = np.stack([predicted[f"probability_{name}"].to_numpy() for name in raw.CLASSES], axis=1)
     np.testing.assert_allclose(columns, expected, atol=1e-3 if precision == "fp32" else 0.05)

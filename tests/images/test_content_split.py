@@ -8,9 +8,9 @@ from botocore.session import get_session
 from storage import files, manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.images import content_split, row_tables, user_images
+from tasks.images.listing import UserFile
 from tasks.learning import recipes
 from tasks.planning import make_plan
-from tasks.stages import UserFile
 from tests.image_folder import encoded
 from tests.ingested import ingested
 

@@ -7,17 +7,18 @@ from storage import files, manifest, tables
 from storage.kinds import RAW
 from storage.statistics import LeftOut, Unreadable
 from storage.uri import Root
-from tasks.images import row_tables
+from tasks.images import row_tables, user_files
 from tasks.jobs.ingest import job
 from tasks.jobs.local_data import LocalData
+from tasks.jobs.spec import JobSpec
 from tasks.learning import images
-from tasks.stages import IngestSpec
+from tasks.stages import Ingest
 from tests.image_folder import encoded
 from tests.jobs import raw
 
 
 @pytest.fixture
-def spec(root: Root) -> IngestSpec:
+def spec(root: Root) -> Ingest:
     """Five images of apples, of which the second is broken, and one of a pear."""
     photos = root.child("my photos")
     for number in range(5):
@@ -29,8 +30,8 @@ def spec(root: Root) -> IngestSpec:
     return raw.to_ingest(root, photos)
 
 
-def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec: IngestSpec) -> None:
-    job.run(spec, LocalData())
+def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec: Ingest) -> None:
+    job.run(JobSpec(stage=spec), LocalData())
     made, rows = manifest.load(spec.target), tables.read_split(spec.target, "train")
     assert rows["id"].to_pylist() == list(range(6)) and rows["label"].to_pylist() == [0, 1, 1, 1, 1, 1]
     assert rows["image"].is_null().to_pylist() == [False, False, True, False, False, False]
@@ -49,10 +50,10 @@ def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec:
     assert pixels.std() > 0 and pixels.dtype == np.uint8
 
 
-def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: IngestSpec) -> None:
-    files.put(spec.source.child("train/pear/1.gif"), b"longer than" + encoded(9, 1, "GIF"))
+def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: Ingest) -> None:
+    files.put(user_files.place_of(spec).child("train/pear/1.gif"), b"longer than" + encoded(9, 1, "GIF"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
-        job.run(spec, LocalData())
-    files.remove(spec.source.child("train/pear/1.gif"))
+        job.run(JobSpec(stage=spec), LocalData())
+    files.remove(user_files.place_of(spec).child("train/pear/1.gif"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
-        job.run(spec, LocalData())
+        job.run(JobSpec(stage=spec), LocalData())

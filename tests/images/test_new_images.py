@@ -24,15 +24,16 @@ from tests.storage.results import promote
 
 def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.BatchRequest:
     asked: dict[str, Any] = {"storage": str(models), "model": "champion", "data": str(dataset), "split": None}
-    return predict_request.resolve(**asked | {"workers": 0, "stage_timeout_s": 300} | more)
+    return predict_request.resolve(**asked | {"workers": 0} | more)
 
 
 def predicted(asked: predict_request.BatchRequest) -> URI:
     """What the flow does, without Prefect."""
     here = InProcessRunner()
     if asked.ingest:
-        ingest.fn(None, asked.dataset, asked.ingest, asked.timeouts, here)
-    return predict.fn(asked.checkpoint, asked.dataset, asked.predictions, asked.predict, asked.timeouts, here)
+        ingest.fn(asked.ingest.made_from, asked.ingest.data, here)
+    stage = asked.predict
+    return predict.fn(stage.checkpoint, stage.dataset, here, split=stage.split, root=asked.root)
 
 
 def rows_of(uri: URI) -> pd.DataFrame:
@@ -91,7 +92,7 @@ def test_each_picture_of_a_folder_is_predicted_once_by_name_and_leads_back_to_it
 def test_pictures_are_resized_as_the_model_was_trained(models: Path, folder: Path) -> None:
     asked = request(models, folder)
     predicted(asked)
-    stored = tables.read_split(asked.dataset, "new").to_pandas()["image"]
+    stored = tables.read_split(asked.predict.dataset, "new").to_pandas()["image"]
     expected = [
         decode.decoded(content, 28, 1).pixels if path != "cut.jpg" else None for path, content in CONTENTS.items()
     ]
@@ -146,15 +147,15 @@ def test_of_several_champions_the_only_one_of_user_images_is_taken_or_one_has_to
     try:
         with pytest.raises(ValueError, match="^--model: there are several .*: champion:letters, champion:signs$"):
             request(models, folder)
-        assert request(models, folder, model="champion:signs").checkpoint == target
+        assert request(models, folder, model="champion:signs").predict.checkpoint == target
         kinds = ("datasets/raw", "datasets/prepared", "checkpoints")
         raw, prepared, mine = (root.child(f"{kind}/photos-0a1b2c3d4e5f") for kind in kinds)
         sources = [{"name": "a", "sha256": "", "url": str(models / "photos")}]
-        committed.commit(raw, "raw", parameters={"image_size": 28}, sources=sources)
+        committed.commit(raw, "raw", parameters={"listing": ""}, sources=sources)
         committed.commit(prepared, "prepared", parents={"raw": raw})
         committed.commit(mine, "checkpoint", parents={"prepared": prepared}, model={"classes": NAMES})
         promote(root, "photos", CheckpointURI(mine))
-        assert request(models, folder).checkpoint == mine
+        assert request(models, folder).predict.checkpoint == mine
     finally:
         for name in ("signs", "photos"):
             files.remove(root.child(f"registry/{name}"))

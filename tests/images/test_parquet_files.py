@@ -19,6 +19,7 @@ from tasks.images import parquet_files
 from tasks.jobs.ingest import job
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.preprocess import job as preprocess
+from tasks.jobs.spec import JobSpec
 from tasks.learning import images
 from tests.image_folder import encoded
 from tests.jobs import raw as jobs
@@ -48,7 +49,7 @@ def ingested(folder: Path, contents: Mapping[str, bytes]) -> DatasetURI:
     for path, content in contents.items():
         files.put(root.child(f"pets/{path}"), content)
     spec = jobs.to_ingest(root, root.child("pets"))
-    job.run(spec, LocalData())
+    job.run(JobSpec(stage=spec), LocalData())
     return spec.target
 
 
@@ -136,7 +137,7 @@ def test_rows_without_a_label_become_no_class_and_are_left_out_counted_and_named
     )
     assert len(classes_of(raw)) == 2
     spec = jobs.to_prepare(Root(str(tmp_path)), raw, max_quarantined=0.2)
-    preprocess.run(spec, LocalData())
+    preprocess.run(JobSpec(stage=spec), LocalData())
     statistics = manifest.load(spec.target).statistics_of(PREPARED)
     assert statistics.quarantined == {"label is missing": 3}
     assert statistics.quarantined_files == (

@@ -12,10 +12,10 @@ from flows.cli import preflight
 from flows.cli.options import RunOptions
 from storage import files
 from storage.uri import URI, Root
-from tasks.images import listing, user_images
+from tasks.images import listing, option, user_images
 from tasks.jobs.errors import JobRefused
 from tasks.learning import recipes
-from tasks.planning import data_option, image_check, make_plan, plan
+from tasks.planning import image_check, make_plan, plan
 from tasks.preprocess import preprocess
 from tasks.runners.runner import InProcessRunner
 from tests.faults import proxy
@@ -94,7 +94,7 @@ def test_of_many_the_first_are_named_with_escapes_where_names_are_not_utf_8(pict
 def told(options: RunOptions) -> dict[str, str]:
     """What each check of a run has found, by its name."""
     found: dict[str, str] = {}
-    preflight.check_and_plan(options, found.__setitem__)
+    preflight.checked(options, found.__setitem__)
     return found
 
 
@@ -142,7 +142,7 @@ def test_keys_that_no_uri_can_name_are_counted(s3: Server, monkeypatch: pytest.M
 
 def test_only_the_files_decide_the_fingerprint(pictures: Path) -> None:
     def raw() -> str:
-        return planned(pictures).raw
+        return planned(pictures).preprocess.raw
 
     before = raw()
     (pictures / "train" / "notes.txt").write_text("no image")
@@ -173,7 +173,7 @@ def test_the_check_decodes_the_images_and_refuses_what_the_run_would(pictures: P
     with pytest.raises(ValueError, match=f"^{says}"):
         checked()
     with pytest.raises(JobRefused, match=f"^{says}"):
-        preprocess.fn(ingested(run), run.prepared, run.preprocess, run.timeouts, InProcessRunner())
+        preprocess.fn(ingested(run), run.recipe.split, InProcessRunner())
     assert checked() == "decoded by the run, or by an earlier one"
     line = checked("channels=1", "max_quarantined=0.5")
     assert line.startswith(f"{16 - len(BROKEN)} of 16 images decoded; {len(BROKEN)} unreadable: ") and all(
@@ -188,20 +188,26 @@ def test_the_check_decodes_the_images_and_refuses_what_the_run_would(pictures: P
 
 def test_size_channels_and_store_decide_the_raw_dataset_and_augmentation_the_checkpoint(pictures: Path) -> None:
     usual, encoded = planned(pictures), planned(pictures, "store=files")
-    assert planned(pictures, "epochs=2").raw == planned(pictures, "test_fraction=0.3").raw == usual.raw
-    assert planned(pictures, "max_megapixels=64").raw == usual.raw
-    made = {planned(pictures, setting).raw for setting in ("image_size=32", "channels=1", "max_megapixels=32")}
-    assert len(made | {usual.raw, encoded.raw}) == 5
+    assert (
+        planned(pictures, "epochs=2").preprocess.raw
+        == planned(pictures, "test_fraction=0.3").preprocess.raw
+        == usual.preprocess.raw
+    )
+    assert planned(pictures, "max_megapixels=64").preprocess.raw == usual.preprocess.raw
+    made = {
+        planned(pictures, setting).preprocess.raw for setting in ("image_size=32", "channels=1", "max_megapixels=32")
+    }
+    assert len(made | {usual.preprocess.raw, encoded.preprocess.raw}) == 5
     for setting in ("crop_scale=0.5", "color_jitter=0.2"):
         augmented = planned(pictures, "store=files", setting)
-        assert augmented.prepared == encoded.prepared and augmented.checkpoint != encoded.checkpoint
+        assert augmented.train.prepared == encoded.train.prepared and augmented.train.target != encoded.train.target
 
 
 @pytest.mark.parametrize(("recipe", "size"), [("images-finetune", 224), ("images-resnet18", 64)])
 def test_size_0_is_that_of_the_pretrained_weights_if_there_are_any(pictures: Path, recipe: str, size: int) -> None:
     made = planned(pictures, "image_size=0", recipe=recipe)
     assert made.recipe.data.image_size == size
-    assert planned(pictures, f"image_size={size}", recipe=recipe).raw == made.raw
+    assert planned(pictures, f"image_size={size}", recipe=recipe).preprocess.raw == made.preprocess.raw
 
 
 def test_files_on_s3_are_identified_by_their_etag(root: Root) -> None:
@@ -222,9 +228,9 @@ def test_the_data_set_is_called_after_the_folder(tmp_path: Path, name: str, expe
 
 
 def test_the_general_recipe_is_taken_for_images_of_ones_own(pictures: Path) -> None:
-    assert data_option.default_recipe(str(pictures)) == "images-finetune"
-    assert data_option.default_recipe(None, flow="images") == "images-finetune"
-    assert data_option.default_recipe(None, flow="cifar10") == "cifar10-resnet18"
-    assert data_option.default_recipe(None, flow="mnist") == "mnist-resnet18"
+    assert option.default_recipe(str(pictures)) == "images-finetune"
+    assert option.default_recipe(None, flow="images") == "images-finetune"
+    assert option.default_recipe(None, flow="cifar10") == "cifar10-resnet18"
+    assert option.default_recipe(None, flow="mnist") == "mnist-resnet18"
     for data in (None, str(pictures / "nosuch")):
-        assert data_option.default_recipe(data) == "mnist-sample-resnet18"
+        assert option.default_recipe(data) == "mnist-sample-resnet18"

@@ -1,6 +1,7 @@
 """Raw datasets of a few small images, and recipes for them."""
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,17 +12,18 @@ import pytest
 import torch
 
 from storage import tables
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.images import user_files, user_images
+from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from tasks.images import user_images
+from tasks.images.user_images import UserImages
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import images, loop, recipes
-from tasks.learning.recipes import Data, Recipe, Training
+from tasks.learning.recipes import Data, Recipe, Split, Training
 from tasks.runners.runner import InProcessRunner
-from tasks.stages import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.stages import Ingest, Predict, Preprocess, Stage, Train
 from tests import committed
 
 CLASSES = ("dark", "light", "striped")
-PREPROCESS = {"split_seed": 0, "validation_fraction": 0.25, "max_quarantined": 0.1}
+SPLIT = Split(validation_fraction=0.25, max_quarantined=0.1)
 
 
 def write(root: Root, *, shape: tuple[int, int, int], train: int, test: int, parts: int = 3) -> DatasetURI:
@@ -61,28 +63,20 @@ def write_prepared(
     return uri
 
 
-def to_ingest(root: Root, folder: URI, **parameters: Any) -> IngestSpec:
-    """The job that makes a raw dataset of images of 8 x 8 pixels of the user's files in `folder`."""
-    found = user_images.find(folder)
-    spec = IngestSpec(
-        storage=root,
-        deadline_s=60,
-        source=folder,
-        kind=found.kind,
-        classes=list(found.classes),
-        digest=found.digest,
-        left_out=found.left_out,
-        labels=found.labels,
-        parameters={"data": found.name, "image_size": 8, "channels": 3} | parameters,
-        target=DatasetURI(root.child(f"datasets/raw/{folder.name.replace(' ', '-')}-0123456789ab")),
-    )
-    return spec.model_copy(update={"listing": user_files.write_listing(spec.scratch, found.files)})
+def to_ingest(root: Root, folder: URI, **fields: Any) -> Ingest:
+    """The stage that makes a raw dataset of images of 8 x 8 pixels of the user's files in `folder`."""
+    return list_files(root, user_images.find(folder), **fields)
 
 
-def to_prepare(root: Root, raw: DatasetURI, name: str = "prepared", **parameters: Any) -> PreprocessSpec:
-    """The job that prepares `raw`, with other `parameters` than PREPROCESS."""
-    prepared = DatasetURI(root.child(f"datasets/prepared/{name}-0123456789ab"))
-    return PreprocessSpec(storage=root, deadline_s=600, source=raw, target=prepared, parameters=PREPROCESS | parameters)
+def list_files(root: Root, images: UserImages, **fields: Any) -> Ingest:
+    """The stage that makes a raw dataset of images of 8 x 8 pixels, with other `fields`."""
+    listing, usual = user_images.write(root, images), {"image_size": 8, "channels": 3}
+    return Ingest(listing=listing, place=images.uri, **usual | fields)
+
+
+def to_prepare(root: Root, raw: DatasetURI, **fields: Any) -> Preprocess:
+    """The stage that prepares `raw`, with other values of the split than SPLIT."""
+    return Preprocess(root=root, raw=raw, split=dataclasses.replace(SPLIT, **fields))
 
 
 def recipe(name: str = "rows", **changes: Any) -> Recipe:
@@ -91,25 +85,15 @@ def recipe(name: str = "rows", **changes: Any) -> Recipe:
     return recipes.override(usual, changes)
 
 
-def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes: Any) -> TrainSpec:
-    """The job that trains the small model on `prepared`, in fp32, with `changes` of the recipe."""
+def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes: Any) -> Train:
+    """The stage that trains the small model on `prepared`, in fp32, with `changes` of the recipe."""
     usual: dict[str, Any] = {"model": "small", "epochs": 3, "batch_size": 16, "precision": "fp32", "max_shift": 1}
-    return TrainSpec(
-        storage=root,
-        deadline_s=600,
-        source=prepared,
-        target=CheckpointURI(root.child(f"checkpoints/{name}-0123456789ab")),
-        recipe=recipe(name, **{**usual, **changes}),
-        parameters={"workers": 0},
-        workers=0,
-    )
+    return Train(root=root, prepared=prepared, recipe=recipe(name, **{**usual, **changes}), workers=0)
 
 
-def to_predict(root: Root, model: CheckpointURI, source: DatasetURI, **changes: Any) -> PredictSpec:
-    """The job that predicts every row of `source`, with `changes` of its fields."""
-    target = PredictionsURI(root.child("predictions/model-0123456789ab"))
-    spec = PredictSpec(storage=root, deadline_s=600, model=model, source=source, target=target, split=None, workers=0)
-    return spec.model_copy(update=changes)
+def to_predict(root: Root, model: CheckpointURI, dataset: DatasetURI) -> Predict:
+    """The stage that predicts every row of `dataset`."""
+    return Predict(root=root, checkpoint=model, dataset=dataset)
 
 
 def reader(loader: str, **about: Any) -> RankContext:
@@ -119,12 +103,12 @@ def reader(loader: str, **about: Any) -> RankContext:
     return RankContext(loader=loader, **usual | about)
 
 
-def run(spec: JobSpec) -> None:
-    """Do here what the job of `spec` would do."""
-    InProcessRunner().run("stage", spec)
+def run(stage: Stage[Any]) -> None:
+    """Do here what the job of `stage` would do."""
+    InProcessRunner().run(stage)
 
 
-def train(spec: TrainSpec, *, cut: int | None = None) -> list[int]:
+def train(stage: Train, *, cut: int | None = None) -> list[int]:
     """Do a training, which is interrupted as the epoch `cut` begins; return the epochs that it trained."""
     epochs, run_epoch = list[int](), loop.Trainer.run_epoch
 
@@ -136,5 +120,5 @@ def train(spec: TrainSpec, *, cut: int | None = None) -> list[int]:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt) if cut else contextlib.nullcontext():
         patch.setattr(loop.Trainer, "run_epoch", recorded)
-        run(spec)
+        run(stage)
     return epochs

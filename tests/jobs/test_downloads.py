@@ -1,6 +1,5 @@
 """From a data set's files to a raw dataset: rows are unchanged, and anything that is not images is refused."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +8,13 @@ import pytest
 from storage import files, manifest, tables
 from storage.kinds import RAW
 from storage.uri import DatasetURI, Root
-from tasks.download import download
-from tasks.ingest import ingest
 from tasks.jobs.ingest.downloads import write_split
 from tasks.learning import recipes
-from tasks.learning.downloading import mirror_address
 from tasks.learning.sources import Split
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
-from tasks.runners.runner import InProcessRunner
 from tests.images import pets
+from tests.ingested import ingested
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
 LABELS = np.array([0, 1, 0, 1, 0, 1])
@@ -29,28 +25,23 @@ def asked(root: Root, tmp_path: Path) -> Plan:
     """The plan of a run on pets, whose files lie in `tmp_path / "mirror"`."""
     (tmp_path / "mirror").mkdir()
     pets.write_files(tmp_path / "mirror")
-    return make_plan.make_plan(storage=root, recipe=recipes.load(f"{pets.__file__}:recipe"))
-
-
-def test_rows_are_numbered_in_the_order_of_the_source(asked: Plan, tmp_path: Path) -> None:
-    parameters = dataclasses.replace(asked.download, mirrors=(mirror_address(str(tmp_path / "mirror")),))
-    uri = ingest.fn(
-        download.fn(asked.files, None, parameters, asked.timeouts),
-        asked.raw,
-        asked.ingest,
-        asked.timeouts,
-        InProcessRunner(),
+    return make_plan.make_plan(
+        storage=root, recipe=recipes.load(f"{pets.__file__}:recipe"), mirror=[str(tmp_path / "mirror")]
     )
+
+
+def test_rows_are_numbered_in_the_order_of_the_source(asked: Plan) -> None:
+    uri = ingested(asked)
     assert files.walk(asked.root.child("runs")) == [], "what only attempts need is removed"
     made = manifest.verify(uri)
     for split in ("train", "test"):
         expected = pets.rows(split)
-        found = tables.read_split(asked.raw, split)
+        found = tables.read_split(uri, split)
         assert found["id"].to_pylist() == list(range(len(expected)))
         assert found["label"].to_pylist() == expected[:, 0].tolist(), "a label of no class stays as it came"
         assert b"".join(found["image"].to_pylist()) == expected[:, 1:].tobytes()
     assert made.statistics_of(RAW).class_counts == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 16}}
-    assert made.parent("files", of=asked.raw) == asked.files
+    assert asked.download and made.parent("files", of=uri) == asked.download.target
     assert [source.sha256 for source in made.statistics_of(RAW).sources] == [f.sha256 for f in pets.SOURCE.files]
 
 

@@ -1,5 +1,6 @@
 """Encoded images: the same rows as decoded ones, and random draws that depend on no task or loader."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED, RAW
 from storage.uri import URI, DatasetURI, Root
 from tasks.learning import images, recipes
 from tasks.learning.transforms import Transform
+from tasks.stages import Ingest, Preprocess
 from tests import photographs
 from tests.image_folder import BROKEN, encoded, write_folder
 from tests.jobs import raw
@@ -24,20 +26,25 @@ _AUGMENTATIONS: dict[str, Any] = {"flip": "horizontal", "crop_scale": 0.2, "colo
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photographs, of which three are broken, and what was made of them stored in both ways."""
-    folder = tmp_path_factory.mktemp("encoded")
-    write_folder(folder / "photos")
-    for store in ("pixels", "files"):
-        for spec in photographs.to_make(Root(str(folder / store)), URI(str(folder / "photos")), store):
-            run(spec)
-    return folder
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs, of which three are broken."""
+    return write_folder(tmp_path_factory.mktemp("encoded") / "photos")
 
 
 @pytest.fixture(scope="module")
-def prepared(folder: Path) -> DatasetURI:
+def stages(photos: Path) -> dict[str, tuple[Ingest, Preprocess]]:
+    """What makes their raw and their prepared dataset, and has made them, in both ways to store images."""
+    root = Root(str(photos.parent / "root"))
+    made = {store: photographs.to_make(root, URI(str(photos)), store) for store in ("pixels", "files")}
+    for stage in itertools.chain(*made.values()):
+        run(stage)
+    return made
+
+
+@pytest.fixture(scope="module")
+def prepared(stages: dict[str, tuple[Ingest, Preprocess]]) -> DatasetURI:
     """The prepared dataset of encoded images."""
-    return DatasetURI(str(folder / "files/datasets/prepared/photos-0123456789ab"))
+    return stages["files"][1].target
 
 
 def pixels_of(uri: DatasetURI, *splits: str) -> dict[tuple[str, int], bytes]:
@@ -51,13 +58,15 @@ def pixels_of(uri: DatasetURI, *splits: str) -> dict[tuple[str, int], bytes]:
     return found
 
 
-def test_raw_rows_are_the_files_and_decode_to_the_pixels_of_decoded_ones(folder: Path) -> None:
-    uris = [DatasetURI(str(folder / one / "datasets/raw/photos-0123456789ab")) for one in ("pixels", "files")]
+def test_raw_rows_are_the_files_and_decode_to_the_pixels_of_decoded_ones(
+    photos: Path, stages: dict[str, tuple[Ingest, Preprocess]]
+) -> None:
+    uris = [ingest.target for ingest, _ in stages.values()]
     old, new = map(manifest.load, uris)
     assert pixels_of(uris[0], "train", "test") == pixels_of(uris[1], "train", "test")
     assert new.statistics_of(RAW).unreadable == old.statistics_of(RAW).unreadable
     assert new.statistics_of(RAW).class_counts == old.statistics_of(RAW).class_counts
-    contents = {path.read_bytes() for path in (folder / "photos/train").rglob("*.*") if path.is_file()}
+    contents = {path.read_bytes() for path in (photos / "train").rglob("*.*") if path.is_file()}
     stored = [one for one in tables.read_split(uris[1], "train")["image"].to_pylist() if one is not None]
     assert stored and set(stored) <= contents
     assert (images.store_of(old.columns["metadata"]), images.store_of(new.columns["metadata"])) == (
@@ -66,9 +75,10 @@ def test_raw_rows_are_the_files_and_decode_to_the_pixels_of_decoded_ones(folder:
     )
 
 
-def test_prepared_statistics_are_those_of_the_decoded_pixels(folder: Path, prepared: DatasetURI) -> None:
-    decoded = DatasetURI(str(prepared).replace("/files/datasets", "/pixels/datasets"))
-    new, old = (manifest.load(dataset).statistics_of(PREPARED) for dataset in (prepared, decoded))
+def test_prepared_statistics_are_those_of_the_decoded_pixels(
+    stages: dict[str, tuple[Ingest, Preprocess]], prepared: DatasetURI
+) -> None:
+    old, new = (manifest.load(preprocess.target).statistics_of(PREPARED) for _, preprocess in stages.values())
     pixels, _ = images.to_arrays(tables.read_split(prepared, "train"), _SHAPE)
     assert np.allclose(new.mean, pixels.reshape(-1, 3).mean(0)) and np.allclose(new.std, pixels.reshape(-1, 3).std(0))
     assert new.quarantined == old.quarantined and sum(new.quarantined.values()) == len(BROKEN)
@@ -107,7 +117,7 @@ def test_each_augmentation_changes_pixels_and_flip_mirrors_them(channels: int) -
 
 
 def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predicts_every_row_with_an_image(
-    prepared: DatasetURI, tmp_path: Path
+    stages: dict[str, tuple[Ingest, Preprocess]], prepared: DatasetURI, tmp_path: Path
 ) -> None:
     whole, cut = (photographs.trains(Root(str(tmp_path)), prepared, name) for name in ("whole", "cut"))
     run(whole)
@@ -118,7 +128,7 @@ def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predic
     ]
     assert weights[0] == weights[1] and weights[0]
     assert manifest.load(cut.target).statistics_of(CHECKPOINT).loader == "ray-data"
-    source = DatasetURI(str(prepared).replace("/prepared/", "/raw/"))
+    source = stages["files"][0].target
     spec = raw.to_predict(Root(str(tmp_path)), cut.target, source)
     run(spec)
     rows = tables.read_split(spec.target, "train")

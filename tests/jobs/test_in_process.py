@@ -13,7 +13,7 @@ from storage.uri import DatasetURI, Root
 from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.train import attempts
 from tasks.learning import training_state, user_code
-from tasks.stages import TrainSpec
+from tasks.stages import Train
 from tests.jobs import raw
 from tests.jobs.raw import run
 from tests.learning.training import same
@@ -21,12 +21,12 @@ from tests.learning.training import same
 pytestmark = pytest.mark.usefixtures("more_models")
 
 
-def weights(spec: TrainSpec) -> dict[str, torch.Tensor]:
+def weights(spec: Train) -> dict[str, torch.Tensor]:
     """What was committed."""
     return training_state.load_model(spec.target)[0].state_dict()
 
 
-def history_of(spec: TrainSpec) -> tuple[EpochMetrics, ...]:
+def history_of(spec: Train) -> tuple[EpochMetrics, ...]:
     """What was committed; measured times play no part in a comparison."""
     return manifest.load(spec.target).statistics_of(CHECKPOINT).history
 
@@ -85,15 +85,15 @@ def test_an_attempt_that_trained_on_other_bytes_is_refused_with_the_next_step(
 ) -> None:
     root = Root(str(tmp_path))
     spec = raw.to_train(root, DatasetURI(root.child(f"datasets/prepared/{prepared.name}")), epochs=2)
-    shutil.copytree(prepared, spec.source)
+    shutil.copytree(prepared, spec.prepared)
     with monkeypatch.context() as patch:
         patch.setattr(attempts, "finish", lambda *_, **__: 1 / 0)
         with pytest.raises(JobFailed, match="ZeroDivisionError"):
             run(spec)
-    made = manifest.load(spec.source)
-    files.remove(spec.source.child(manifest.NAME))
+    made = manifest.load(spec.prepared)
+    files.remove(spec.prepared.child(manifest.NAME))
     others = made.model_copy(update={"files": made.files[1:], "digest": None})  # a part is missing: other bytes
-    files.put(spec.source.child(manifest.NAME), others.signed().to_json())
+    files.put(spec.prepared.child(manifest.NAME), others.signed().to_json())
     with pytest.raises(JobRefused, match="^WrongResume: dataset: .* in the interrupted run, .* now; .* --refresh$"):
         run(spec)
 
@@ -103,11 +103,14 @@ def test_parts_that_were_predicted_with_other_weights_are_predicted_again(prepar
     first, other = (raw.to_train(root, prepared, epochs=1, seed=seed) for seed in (0, 1))
     to_predict = raw.to_predict(root, first.target, prepared)
 
-    def predict_again(spec: TrainSpec) -> tuple[int, list[str]]:
-        """Parts that are reused by a prediction that died before its commit, once `spec` was trained anew."""
+    def predict_again(spec: Train) -> tuple[int, list[str]]:
+        """Parts that are reused by a prediction that died before its commit, once the weights are those of `spec`."""
         files.remove(to_predict.target.child(manifest.NAME))
         files.remove(spec.target)
         run(spec)
+        if spec is not first:
+            files.remove(first.target)
+            shutil.copytree(spec.target, first.target)
         run(to_predict)
         made = manifest.load(to_predict.target)
         return made.statistics_of(PREDICTIONS).reused_parts, [file.sha256 for file in made.files]

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from storage.uri import CheckpointURI, DatasetURI, Root
+from tasks.jobs.spec import JobSpec
 from tasks.runners.jobs_api import JOB_ENV
 from tasks.runners.local_runner import start_ray
-from tasks.stages import PredictSpec, TrainSpec
+from tasks.stages import Predict, Train
 from tests.jobs import raw
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT
@@ -29,12 +30,13 @@ import json, os, sys, time
 import ray
 from pathlib import Path
 from tasks.jobs.ray_data import RayData, configure
-from tasks.stages import PredictSpec
+from tasks.jobs.spec import JobSpec
+from tasks.stages import Predict
 
 called = Path(sys.argv[2])
 
 class Actor:
-    def __init__(self, *, spec, threads, sharing, device):
+    def __init__(self, *, stage, threads, sharing, device):
         self.found = {"threads": threads, "sharing": sharing, "device": device, "pid": os.getpid()}
 
     def __call__(self, row):
@@ -47,7 +49,7 @@ class Actor:
 
 ray.init(logging_level="WARNING")
 configure(max_cpus=None)
-spec = PredictSpec.model_validate_json(sys.argv[1])
+spec = JobSpec[Predict].model_validate_json(sys.argv[1])
 data = RayData(threads=None)
 rows = data.from_items(list(range(40))).map(Actor, **data.actor_pool(spec, most=40)).iter_rows()
 print(json.dumps([row["item"] for row in rows]))
@@ -57,8 +59,9 @@ import json, os, sys, time
 import ray
 from pathlib import Path
 from ray.train.torch import TorchConfig
-from tasks.stages import TrainSpec
+from tasks.stages import Train
 from tasks.jobs import checked_gpus
+from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import job
 
 def on_one_rank(config):
@@ -74,7 +77,7 @@ folder = sys.argv[2]
 checked_gpus.CheckedTorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
 job.train_on_one_rank = on_one_rank
 job.attempts.finish = lambda *_, **__: None
-job.run(TrainSpec.model_validate_json(sys.argv[1]))
+job.run(JobSpec[Train].model_validate_json(sys.argv[1]))
 """
 
 
@@ -92,31 +95,34 @@ def env() -> Iterator[Mapping[str, str]]:
         ray.child.end()
 
 
-def run(program: str, *arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program, *arguments], env=dict(env), capture_output=True, text=True)
+def run(program: str, stage: Train | Predict, folder: Path, *, env: Mapping[str, str]) -> str:
+    """Run a program with the spec of the stage's job and a new folder for what it writes; return what it printed."""
+    folder.mkdir()
+    command = [sys.executable, "-c", program, JobSpec(stage=stage).model_dump_json(), str(folder)]
+    done = subprocess.run(command, env=dict(env), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
-def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> TrainSpec:
+def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> Train:
     """The job of a cluster that trains on `prepared` with one worker per GPU."""
     spec = raw.to_train(Root(str(folder)), prepared, model="small-cnn")
     return spec.model_copy(update={"workers": None, **changes})
 
 
-def to_predict(folder: Path, source: DatasetURI) -> PredictSpec:
+def to_predict(folder: Path, source: DatasetURI) -> Predict:
     """The job of a cluster that predicts `source` with one worker per GPU."""
     root = Root(str(folder))
     model = CheckpointURI(root.child("checkpoints/small-0123456789ab"))
-    return raw.to_predict(root, model, source, workers=None)
+    return raw.to_predict(root, model, source)
 
 
 @pytest.mark.slow
 def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
     env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
 ) -> None:
-    (tmp_path / "called").mkdir()
-    done = run(_POOL, to_predict(tmp_path, prepared).model_dump_json(), str(tmp_path / "called"), env=env)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    printed = run(_POOL, to_predict(tmp_path, prepared), tmp_path / "called", env=env)
+    found = json.loads(printed.splitlines()[-1])
     assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 4, 1)}
     by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
     assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(4)]
@@ -125,10 +131,7 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
 
 @pytest.mark.slow
 def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    spec = to_train(tmp_path, prepared, workers=4)
-    done = run(_TRAIN, spec.model_dump_json(), str(tmp_path / "ranks"), env=env)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run(_TRAIN, to_train(tmp_path, prepared, workers=4), tmp_path / "ranks", env=env)
     found = [json.loads(file.read_text()) for file in sorted((tmp_path / "ranks").iterdir())]
     assert [one["rank"] for one in found] == list(range(4)) and {one["world_size"] for one in found} == {4}
     assert sorted(one["device"] for one in found) == [f"cuda:{number}" for number in range(4)]

@@ -10,7 +10,8 @@ import pytest
 from storage.uri import DatasetURI, Root
 from tasks.jobs import main
 from tasks.jobs.events import ERROR
-from tasks.stages import PreprocessSpec, write_digested
+from tasks.jobs.spec import JobSpec
+from tasks.stages import Preprocess
 from tests.runs import CHECKOUT
 
 
@@ -18,8 +19,7 @@ from tests.runs import CHECKOUT
 def test_a_job_run_by_hand_ends_plainly_and_leaves_no_token_that_others_can_read(tmp_path: Path) -> None:
     root = Root(f"{tmp_path}/root")
     missing = DatasetURI(root.child("datasets/raw/missing-0123456789ab"))
-    prepared = DatasetURI(root.child("datasets/prepared/model-0123456789ab"))
-    spec = PreprocessSpec(storage=root, deadline_s=300, threads=1, source=missing, target=prepared, parameters={})
+    spec = JobSpec(stage=Preprocess(raw=missing), threads=1)
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     job = subprocess.run(
@@ -39,10 +39,8 @@ def test_a_job_whose_spec_was_altered_in_scratch_refuses_it_and_writes_nothing(
 ) -> None:
     root, elsewhere = Root(f"{tmp_path}/root"), Root(f"{tmp_path}/elsewhere")
     source = DatasetURI(root.child("datasets/raw/any-0123456789ab"))
-    target = DatasetURI(root.child("datasets/prepared/any-0123456789ab"))
-    spec = PreprocessSpec(storage=root, deadline_s=300, threads=1, source=source, target=target, parameters={})
-    place = write_digested(spec.scratch, "preprocess", spec.model_dump_json().encode())
-    altered = spec.model_copy(update={"storage": elsewhere, "target": elsewhere.child("datasets/prepared/x-1")})
+    place = JobSpec(stage=Preprocess(raw=source), threads=1).write()
+    altered = JobSpec(stage=Preprocess(root=elsewhere, raw=source), threads=1)
     Path(place).write_text(altered.model_dump_json())
     monkeypatch.setattr(sys, "argv", ["tasks.jobs", "preprocess", place])
     with pytest.raises(SystemExit) as end:

@@ -74,18 +74,16 @@ def planned(tmp_path: Path, *settings: str, root: URI | None = None, data: str =
 
 
 def prepared(plan: Plan) -> Manifest:
-    return manifest.load(
-        preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, plan.timeouts, InProcessRunner())
-    )
+    return manifest.load(preprocess.fn(ingested(plan), plan.recipe.split, InProcessRunner()))
 
 
 def sides(plan: Plan) -> dict[str, str]:
     """The split of each file in the prepared dataset."""
-    origins = row_tables.table_of(plan.prepared)
+    origins = row_tables.table_of(plan.preprocess.target)
     assert origins is not None
     placed: dict[str, str] = {}
     for split in ("train", "validation", "test"):
-        ids = tables.read_split(plan.prepared, split, columns=["id"])["id"].to_pylist()
+        ids = tables.read_split(plan.preprocess.target, split, columns=["id"])["id"].to_pylist()
         placed |= dict.fromkeys(row_tables.files_of(origins, split, ids)[0], split)
     return placed
 
@@ -108,7 +106,7 @@ def test_planted_copies_are_found_listed_by_kind_and_shown_and_hardly_any_others
     first = listed[0]
     assert f"WARNING: {counts[LEAK].count} pairs of near duplicates {LEAK}" in warning
     assert f"{first.first.place} ~ {first.second.place}" in warning
-    shown = pictures.of_data(plan.prepared)["near_duplicates"]
+    shown = pictures.of_data(plan.preprocess.target)["near_duplicates"]
     assert [pair.kind for pair in shown] == [kind for kind in near_duplicates.KINDS for _ in range(8)]
     one, other = (image.astype(int) for image in shown[0].images)
     assert one.shape == (32, 32, 3) and np.abs(one - other).mean() < 12, "the images of this pair"
@@ -129,7 +127,7 @@ def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_
     for path in (path for path in (tmp_path / "photos").rglob("*") if path.is_file()):
         files.put(place["data"].child(str(path.relative_to(tmp_path / "photos"))), path.read_bytes())
     usual, grouped = planned(tmp_path, **place), planned(tmp_path, "split.group=near_duplicates", **place)
-    assert "group" not in usual.ingest.values | usual.preprocess and usual.raw != grouped.raw
+    assert usual.preprocess.raw != grouped.preprocess.raw
     before = prepared(usual)
     assert num_leaks(before) > 0
     after = prepared(grouped)
@@ -147,7 +145,7 @@ def test_raw_dataset_without_thumbnails_cannot_be_grouped_and_is_refused_in_time
     recorded = manifest.load(ingested(plan))
     kept = [file for file in recorded.files if not file.path.startswith("thumbnails/")]
     without = recorded.model_copy(update={"files": tuple(kept)}).signed()
-    files.put(plan.raw.child("_manifest.json"), without.to_json())
-    assert planned(tmp_path, data=plan.raw)
+    files.put(plan.preprocess.raw.child("_manifest.json"), without.to_json())
+    assert planned(tmp_path, data=plan.preprocess.raw)
     with pytest.raises(ValueError, match="group=near-duplicates needs the thumbnails of user images, which --data "):
-        planned(tmp_path, "group=near-duplicates", data=plan.raw)
+        planned(tmp_path, "group=near-duplicates", data=plan.preprocess.raw)

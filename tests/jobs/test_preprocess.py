@@ -16,8 +16,10 @@ from storage.uri import DatasetURI, Root
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.preprocess.job import exact_sums
+from tasks.jobs.spec import JobSpec
 from tasks.learning import images, training_state
-from tasks.stages import PreprocessSpec
+from tasks.learning.recipes import Split
+from tasks.stages import Preprocess
 from tests import committed
 from tests.jobs import raw
 from tests.learning.training import same
@@ -51,21 +53,24 @@ def prepare(
     is_user_images: bool = False,
 ) -> Manifest:
     """What the job makes of a raw dataset with these rows."""
-    raw, prepared = (DatasetURI(f"{folder}/{name}-0123456789ab") for name in ("raw", "prepared"))
+    raw = DatasetURI(f"{folder}/datasets/raw/rows-0123456789ab")
     listed = [
         tables.write_part(raw, table.slice(start, length), split=split, index=index)
         for split, table in (("train", train), ("test", test))
         for index, (start, length) in enumerate([(0, 3), (3, len(table) - 3)])
         if len(table)
     ]
-    made_from = {"ingest": 1} if is_user_images else {}
+    made_from = {"listing": "rows"} if is_user_images else {}
     committed.commit(raw, "raw", listed, parameters=made_from, schema=tables.describe(COLUMNS))
-    parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
-    preprocess.run(
-        PreprocessSpec(storage=Root(str(folder)), deadline_s=600, source=raw, target=prepared, parameters=parameters),
-        LocalData(),
-    )
-    return manifest.load(prepared)
+    stage = Preprocess(raw=raw, split=Split(validation_fraction=0.2, max_quarantined=limit))
+    preprocess.run(JobSpec(stage=stage), LocalData())
+    return manifest.load(stage.target)
+
+
+def uri_of(folder: Path) -> DatasetURI:
+    """The only prepared dataset below `folder`."""
+    (place,) = (folder / "datasets/prepared").iterdir()
+    return DatasetURI(str(place))
 
 
 def test_sums_of_pixels_are_exact_and_take_little_memory_however_many_there_are() -> None:
@@ -96,7 +101,7 @@ class TestUnusableRows:
     def test_they_are_left_out_counted_by_reason_and_listed_and_all_others_are_kept(self, tmp_path: Path) -> None:
         made = prepare(tmp_path, rows(0, 40, **BAD_ROWS), rows(100, 10))
         assert made.statistics_of(PREPARED).quarantined == REASONS
-        target = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
+        target = uri_of(tmp_path)
         listed = tables.read_split(target, "quarantine").to_pandas()
         assert sorted(listed["row"]) == list(range(7, 11))
         assert list(listed.columns) == ["row", "id", "label", "reason", "source"]
@@ -108,7 +113,7 @@ class TestUnusableRows:
             prepare(tmp_path, rows(0, 40, **BAD_ROWS), rows(100, 10), limit=0.07)
         for words in ("4 of 50 raw rows", "label is missing: 1", "max_quarantined=0.07", "--set"):
             assert words in str(caught.value)
-        assert not (tmp_path / "prepared-0123456789ab").exists()
+        assert not (tmp_path / "datasets/prepared").exists()
 
     def test_test_rows_that_are_also_in_train_are_reported_and_kept(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -139,7 +144,7 @@ def test_of_ones_own_test_images_each_counts_once_in_its_class(tmp_path: Path, *
     train = rows(0, 40, image={8: other, 11: dog, 13: dog})
     test = rows(100, 10, image={4: cat, 6: cat, 7: dog, 8: dog})
     made = prepare(tmp_path, train, test, limit=0, is_user_images=is_user_images)
-    uri = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
+    uri = uri_of(tmp_path)
     left_out = [4, 6, 7] if is_user_images else []  # but not row 8, the same image in another class
     assert tables.read_split(uri, "test")["id"].to_pylist() == [id_ for id_ in range(10) if id_ not in left_out]
     assert made.statistics_of(PREPARED).quarantined == (

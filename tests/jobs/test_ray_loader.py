@@ -11,9 +11,10 @@ from ray._private.authentication_test_utils import reset_auth_token_state
 from storage import files, manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.jobs.ray_data import configure
+from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import job as train
 from tasks.runners.jobs_api import JOB_ENV
-from tasks.stages import TrainSpec
+from tasks.stages import Train
 from tests import photographs
 from tests.faults import injection
 from tests.image_folder import write_folder
@@ -45,10 +46,10 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         reset_auth_token_state()
 
 
-def weights(spec: TrainSpec) -> str:
+def weights(stage: Train) -> str:
     """Train, and return the digest of the weights."""
-    train.run(spec)
-    return next(file.sha256 for file in manifest.load(spec.target).files if file.path.startswith("weights"))
+    train.run(JobSpec(stage=stage, threads=stage.workers))
+    return next(file.sha256 for file in manifest.load(stage.target).files if file.path.startswith("weights"))
 
 
 @pytest.mark.parametrize(("workers", "store"), [(1, "pixels"), (2, "files"), (3, "pixels")])
@@ -60,11 +61,11 @@ def test_weights_after_a_kill_in_an_epoch_and_of_a_second_attempt_are_those_of_a
         for making in photographs.to_make(root, URI(str(write_folder(tmp_path / "photos"))), store):
             raw.run(making)
 
-    def to_train(name: str, loader: str) -> TrainSpec:
-        spec = raw.to_train(root, prepared, name=name, epochs=2, model="small-cnn", loader=loader)
+    def to_train(name: str, loader: str) -> Train:
+        stage = raw.to_train(root, prepared, name=name, epochs=2, model="small-cnn", loader=loader)
         if store == "files":
-            spec = photographs.trains(root, making.target, name, loader=loader)
-        return spec.model_copy(update={"workers": workers, "threads": workers})
+            stage = photographs.trains(root, making.target, name, loader=loader)
+        return stage.model_copy(update={"workers": workers})
 
     expected, killed = weights(to_train("streamed", "streaming")), to_train("killed", "ray-data")
     once.unlink()

@@ -15,14 +15,14 @@ from tasks.jobs.train import attempts, train_loop
 from tasks.learning import hardware
 from tasks.learning.checkpoint import META, Meta
 from tasks.resources import scaling
-from tasks.stages import PredictSpec, TrainSpec
+from tasks.stages import Predict, Train
 from tests.jobs import raw
 from tests.jobs.raw import run
 
 pytestmark = pytest.mark.usefixtures("more_models")
 
 
-def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> TrainSpec:
+def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> Train:
     return raw.to_train(Root(str(folder)), prepared, **changes)
 
 
@@ -32,7 +32,7 @@ def use_hardware(patch: pytest.MonkeyPatch, parts: str = "fp32 on cpu: another, 
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, prepared: DatasetURI, more_models: None) -> TrainSpec:
+def trained(tmp_path_factory: pytest.TempPathFactory, prepared: DatasetURI, more_models: None) -> Train:
     """A training of one epoch that is committed."""
     spec = to_train(tmp_path_factory.mktemp("trained"), prepared, epochs=1)
     run(spec)
@@ -91,7 +91,7 @@ class TestTraining:
     def test_training_of_a_gpu_goes_on_without_one(
         self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        spec = to_train(tmp_path, prepared)
+        spec = to_train(tmp_path, prepared).model_copy(update={"workers": None})
         with monkeypatch.context() as patch:
             use_hardware(patch, "bf16 on cuda: NVIDIA H100")
             raw.train(spec, cut=3)
@@ -100,8 +100,7 @@ class TestTraining:
             resolved = meta.resolved.model_copy(update={"device": "cuda", "precision": "bf16"})
             on_gpu = meta.model_copy(update={"resolved": resolved})
             file.write_text(on_gpu.signed().model_dump_json())
-        automatic = spec.model_copy(update={"workers": None})
-        assert attempts.workers_before(automatic) == 1, "`auto` keeps the number of workers that it began with"
+        assert attempts.workers_before(spec) == 1, "`auto` keeps the number of workers that it began with"
         assert raw.train(spec) == [3]
         statistics = manifest.load(spec.target).statistics_of(CHECKPOINT)
         assert statistics.resolved.device == "cpu"
@@ -115,7 +114,7 @@ def test_only_one_kind_of_cpu_in_fp32_is_reproducible() -> None:
     assert hardware.is_reproducible((here,))
 
 
-def to_predict(folder: Path, trained: TrainSpec) -> PredictSpec:
+def to_predict(folder: Path, trained: Train) -> Predict:
     """The job that predicts a raw dataset of six parts."""
     root = Root(str(folder))
     return raw.to_predict(root, trained.target, raw.write(root, shape=(12, 12, 1), train=60, test=30))
@@ -123,7 +122,7 @@ def to_predict(folder: Path, trained: TrainSpec) -> PredictSpec:
 
 @pytest.mark.parametrize("versions", [1, 2])
 def test_parts_of_an_interrupted_prediction_are_used_with_whatever_version_and_the_manifest_lists_all(
-    trained: TrainSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: int
+    trained: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: int
 ) -> None:
     spec = to_predict(tmp_path, trained)
     with monkeypatch.context() as patch:

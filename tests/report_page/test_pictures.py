@@ -22,7 +22,7 @@ from tests.ingested import ingested
 def prepared(root: Path, folder: Path, *settings: str) -> DatasetURI:
     recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=32", "max_quarantined=0.5", *settings])
     plan = make_plan.make_plan(storage=str(root), recipe=recipe, data=str(folder), workers=0)
-    return preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, plan.timeouts, InProcessRunner())
+    return preprocess.fn(ingested(plan), plan.recipe.split, InProcessRunner())
 
 
 @pytest.mark.parametrize("store", ["pixels", "files"])

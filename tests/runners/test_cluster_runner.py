@@ -15,12 +15,14 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelling
 from ray.job_submission import JobStatus
 
-from storage.uri import URI, Root
+from storage.uri import URI, DatasetURI, Root
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.resources.limits import Limits
 from tasks.runners import jobs_api
 from tasks.runners.cluster_runner import ClusterRunner
-from tasks.stages import JobSpec
+from tasks.stages import Train
 from tests import committed
+from tests.jobs import raw
 
 LOG = "one\ntwo\nthree\n"
 
@@ -59,27 +61,28 @@ class Cluster:
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> JobSpec:
-    return JobSpec(storage=Root(str(tmp_path)), target=URI(f"{tmp_path}/checkpoints/x-0123456789ab"), deadline_s=60)
+def stage(tmp_path: Path) -> Train:
+    prepared = DatasetURI(f"{tmp_path}/datasets/prepared/x-0123456789ab")
+    return raw.to_train(Root(str(tmp_path)), prepared, model="small-cnn")
 
 
 @pytest.fixture
-def cluster(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    cluster = Cluster(spec.target)
+def cluster(stage: Train, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster(stage.target)
     monkeypatch.setattr(jobs_api, "connect", lambda address: cluster)
     return cluster
 
 
-def run(spec: JobSpec) -> None:
-    ClusterRunner("http://127.0.0.1:8265", poll_s=0.01).run("train", spec)
+def run(stage: Train) -> None:
+    ClusterRunner("http://127.0.0.1:8265", poll_s=0.01).run(stage, limits=Limits(stage_s=60))
 
 
 @pytest.mark.usefixtures("cluster")
 def test_lines_of_a_log_come_once_even_if_some_requests_for_it_get_no_answer(
-    spec: JobSpec, caplog: pytest.LogCaptureFixture
+    stage: Train, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="pipeline"):
-        run(spec)
+        run(stage)
     assert [line for line in caplog.messages if line in LOG.splitlines()] == ["one", "two", "three"]
 
 
@@ -96,7 +99,7 @@ def test_lines_of_a_log_come_once_even_if_some_requests_for_it_get_no_answer(
 )
 def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_of_its_run_has_to_end(
     cluster: Cluster,
-    spec: JobSpec,
+    stage: Train,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException,
     is_cancelled: bool,
@@ -116,7 +119,7 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
     def trains() -> None:
         monkeypatch.setattr(cluster, "submit_job", interrupted)
         with pytest.raises(type(error)):
-            run(spec)
+            run(stage)
 
     trains()
     (job,) = cluster.jobs

@@ -8,13 +8,16 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.orchestration.stage import stage
+from tasks.orchestration.stage import step
+from tasks.resources.limits import Limits
+from tasks.resources.scaling import ANY, Needs
 from tasks.runners.session import LockingRunner
-from tasks.stages import JobSpec, PredictSpec
+from tasks.stages import Predict, Stage
 from tests import committed
 from tests.jobs import raw
 from tests.runs import CHECKOUT
@@ -29,8 +32,8 @@ from tasks.runners.session import LockingRunner
 from tests import committed
 with contextlib.ExitStack() as locks:
     print("begun", flush=True)
-    job = SimpleNamespace(run=lambda stage, spec: print("turn", flush=True), target=URI("/nowhere"))
-    LockingRunner(job, locks).run("train", job)
+    job = SimpleNamespace(run=lambda stage, **_: print("turn", flush=True), target=URI("/nowhere"))
+    LockingRunner(job, locks).run(job)
     sys.stdin.read()
 """
 WAITING = "waiting: another run is computing on this machine; `fuser "
@@ -42,12 +45,12 @@ class Recorder:
     def __init__(self) -> None:
         self.stages: list[str] = []
 
-    def run(self, stage: str, spec: JobSpec) -> None:
-        self.stages.append(stage)
+    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
+        self.stages.append(stage.kind.stage)
 
 
 @pytest.fixture
-def predict(tmp_path: Path) -> PredictSpec:
+def predict(tmp_path: Path) -> Predict:
     root = Root(str(tmp_path / "root"))
     model, rows = (root.child(f"{kind}/small-0123456789ab") for kind in ("checkpoints", "datasets/prepared"))
     return raw.to_predict(root, CheckpointURI(model), DatasetURI(rows))
@@ -66,9 +69,9 @@ def another_run() -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("is_made", [False, True])
 @pytest.mark.usefixtures("integration")
 def test_a_run_waits_beyond_its_deadline_until_another_is_killed_and_makes_nothing_that_was_made_meanwhile(
-    predict: PredictSpec, caplog: pytest.LogCaptureFixture, is_made: bool
+    predict: Predict, caplog: pytest.LogCaptureFixture, is_made: bool
 ) -> None:
-    recorder, short = Recorder(), predict.model_copy(update={"deadline_s": 0.1})
+    recorder = Recorder()
     with another_run() as other, caplog.at_level("INFO"), contextlib.ExitStack() as locks:
         assert other.stdout and other.stdout.readline() == "turn\n"
 
@@ -78,29 +81,29 @@ def test_a_run_waits_beyond_its_deadline_until_another_is_killed_and_makes_nothi
             other.kill()
 
         threading.Timer(0.5, end).start()
-        with stage("predict", predict.target) as waited:
-            LockingRunner(recorder, locks).run("predict", short)
+        with step("predict", predict.target) as waited:
+            LockingRunner(recorder, locks).run(predict, limits=Limits(stage_s=0.1))
     assert waited.seconds < 0.4  # the wait is not the stage's
     assert recorder.stages == [] if is_made else ["predict"]
     assert any(message.startswith(WAITING) for message in caplog.messages)
 
 
 @pytest.mark.usefixtures("integration")
-def test_a_run_keeps_its_turn_from_its_first_job_to_its_end(predict: PredictSpec) -> None:
+def test_a_run_keeps_its_turn_from_its_first_job_to_its_end(predict: Predict) -> None:
     with contextlib.ExitStack() as locks:
         runner = LockingRunner(Recorder(), locks)
-        runner.run("preprocess", predict)
+        runner.run(predict)
         with another_run() as other:
             assert other.stdout
             ready, _, _ = select.select([other.stdout], [], [], 1)
             assert not ready, "another run had its turn, too"
-            runner.run("predict", predict)
+            runner.run(predict)
             locks.close()
             assert other.stdout.readline() == "turn\n"
 
 
 def test_a_lock_that_cannot_be_used_costs_a_warning_and_not_the_run(
-    predict: PredictSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    predict: Predict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     Path(tmp_path / "missing").touch()
@@ -108,7 +111,7 @@ def test_a_lock_that_cannot_be_used_costs_a_warning_and_not_the_run(
     with contextlib.ExitStack() as locks:
         runner = LockingRunner(recorder, locks)
         for _ in range(2):
-            runner.run("predict", predict)
+            runner.run(predict)
     assert recorder.stages == ["predict"] * 2
     (message,) = caplog.messages
     assert message.startswith("runs on this machine do not take turns: ") and "missing" in message

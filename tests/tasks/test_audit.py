@@ -15,13 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from flows.cli import app, audit
+from flows.cli import app, preflight
 from flows.cli.options import AuditOptions
 from storage import files, manifest
 from storage.uri import URI, PredictionsURI, Root
 from tasks.auditing.rows import Fold
 from tasks.images import row_tables
-from tasks.learning import recipes, sources
 from tests.image_folder import encoded
 from tests.runs import options_of
 from tests.s3 import Server
@@ -152,12 +151,11 @@ def test_rows_of_parquet_files_on_s3_are_named_by_file_and_row(
     assert copy.name == named and Image.open(copy).size == (24, 24)
 
 
-def test_data_may_be_the_name_of_a_source() -> None:
-    for name in sources.known():
-        run = audit._as_run(options_of(AuditOptions, name))
-        assert run.data is None and run.recipe and recipes.load(run.recipe).data.source == name
-    run = audit._as_run(options_of(AuditOptions, "mnist", "--recipe", "cifar10-vit"))
-    assert run.settings == ["source=mnist"]
+def test_data_may_be_the_name_of_a_source(tmp_path: Path) -> None:
+    for name, recipe in {"mnist-sample": (), "mnist": ("--recipe", "cifar10-vit", "--set", "device=cpu")}.items():
+        options = options_of(AuditOptions, name, *recipe, "--storage", str(tmp_path), "--workers", "0")
+        request = preflight._plan_audit(options)
+        assert request.plan.preprocess.raw.stem == name == request.plan.recipe.data.source
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tasks.learning.downloading import DownloadFailed
 from tasks.learning.sources.mnist_sample import FOLDER, SOURCE
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
+from tasks.stages import Download
 from tests import mirrors
 from tests.ingested import ingested
 from tests.mirrors import Mirror
@@ -37,11 +38,9 @@ def planned(root: Root) -> Plan:
     return make_plan.make_plan(storage=root, recipe=recipes.load("mnist-sample-resnet18"))
 
 
-def fetch(root: Root, *addresses: str) -> FilesURI | None:
+def fetch(root: Root, *addresses: str) -> FilesURI:
     """Download the sample from these mirrors only."""
-    plan = planned(root)
-    source = dataclasses.replace(SOURCE, mirrors=addresses)
-    return download.fn(plan.files, None, dataclasses.replace(plan.download, source=source), plan.timeouts)
+    return download.fn(Download.of(dataclasses.replace(SOURCE, mirrors=addresses), root))
 
 
 def contents(uri: FilesURI) -> dict[str, bytes]:
@@ -51,7 +50,7 @@ def contents(uri: FilesURI) -> dict[str, bytes]:
 
 def test_files_are_kept_as_the_mirror_served_them(root: Root, mirror: Mirror) -> None:
     uri = fetch(root, mirror.address)
-    assert uri is not None and uri == planned(root).files and uri.startswith(root.child("downloads/mnist-sample-"))
+    assert uri == Download.of(SOURCE, root).target and uri.startswith(root.child("downloads/mnist-sample-"))
     assert contents(uri) == {name: (FOLDER / name).read_bytes() for name in NAMES}
     assert {entry.path for entry in files.walk(uri)} == {*NAMES, manifest.NAME}
     expected = tuple(
@@ -75,8 +74,7 @@ def test_a_download_that_was_cut_off_goes_on_file_by_file(root: Root, mirror: Mi
 
 
 def test_a_file_with_other_bytes_is_fetched_again(root: Root, mirror: Mirror) -> None:
-    uri = planned(root).files
-    assert uri is not None
+    uri = Download.of(SOURCE, root).target
     files.put(uri.child(NAMES[0]), b"left by somebody")
     fetch(root, mirror.address)
     assert contents(uri)[NAMES[0]] == (FOLDER / NAMES[0]).read_bytes()
@@ -84,12 +82,12 @@ def test_a_file_with_other_bytes_is_fetched_again(root: Root, mirror: Mirror) ->
 
 def test_files_that_are_gone_are_not_fetched_for_a_raw_dataset_that_is_there(root: Root) -> None:
     raw = ingested(planned(root))
-    uri = planned(root).files
-    assert uri is not None and contents(uri)
+    uri = Download.of(SOURCE, root).target
+    assert contents(uri)
     files.remove(uri.child(NAMES[0]))
-    assert planned(root).files is None, "they are damaged, and nothing needs them"
+    assert planned(root).download is None, "they are damaged, and nothing needs them"
     files.remove(uri)
-    assert planned(root).files is None
+    assert planned(root).download is None
     assert ingested(planned(root)) == raw
     assert not files.exists(uri.child(manifest.NAME))
     before = manifest.load(raw).files

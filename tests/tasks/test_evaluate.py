@@ -17,7 +17,6 @@ from tasks.evaluate import evaluate, read_evaluation
 from tasks.images import row_tables
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
-from tasks.planning.result_uris import evaluation_of
 from tests import committed
 
 
@@ -32,7 +31,11 @@ class Scene:
         digests = row_tables.digests_of(np.arange(len(labels)).reshape(-1, 1))
         named = pd.DataFrame({"split": "test", "id": np.arange(len(labels))})
         self._commit(
-            self.plan.prepared, "prepared", rows, {}, row_tables.write_digests(self.plan.prepared, named, digests)
+            self.plan.preprocess.target,
+            "prepared",
+            rows,
+            {},
+            row_tables.write_digests(self.plan.preprocess.target, named, digests),
         )
 
     def evaluation(
@@ -54,10 +57,10 @@ class Scene:
         columns["prediction"] = predicted
         columns |= {"probability": probabilities.max(1)}
         columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(classes)}
-        parents: dict[str, URI] = {"dataset": self.plan.prepared}
+        parents: dict[str, URI] = {"dataset": self.plan.preprocess.target}
         parents |= {"checkpoint": checkpoint} if checkpoint else {}
         self._commit(uri, "predictions", pa.table(columns), parents)
-        return evaluate.fn(uri, evaluation_of(self.plan.root, uri), self.plan.timeouts)
+        return evaluate.fn(uri)
 
     def _commit(
         self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI], *more: File, **statistics: Any

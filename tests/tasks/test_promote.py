@@ -12,8 +12,7 @@ from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning import recipes
 from tasks.planning import make_plan
 from tasks.promote import decide
-from tasks.promotion.gate import find_valid_decision, judge, rival_of
-from tasks.runners.local_runner import LocalRunner
+from tasks.promotion.gate import find_valid_decision, judge, rival_of, settings_of
 from tests import committed
 
 _GATE = {"metric": "accuracy", "minimum": 0.9, "tolerance": 0.01}
@@ -49,13 +48,20 @@ class Scene:
         return registry.history(self.plan.root, "mnist-sample")
 
     def find_valid_decision(self, challenger: tuple[CheckpointURI, EvaluationURI]) -> Decision | None:
-        return find_valid_decision(*challenger, self.decisions(), self.plan.promote.gate)
+        return find_valid_decision(*challenger, self.decisions(), self.gate())
 
     def decide(self, challenger: tuple[CheckpointURI, EvaluationURI], rival: EvaluationURI | str | None) -> Decision:
         """Judge and record."""
-        decision = judge(*challenger, self.decisions(), rival, self.plan.promote.gate)
+        decision = judge(*challenger, self.decisions(), rival, self.gate())
         registry.append(self.plan.root, "mnist-sample", decision)
         return decision
+
+    def gate(self) -> dict[str, Any]:
+        return settings_of(self.plan.recipe.gate, judge_only=self.plan.judge_only)
+
+    def task(self, challenger: tuple[CheckpointURI, EvaluationURI]) -> Decision:
+        """Judge and record as the task does, without a champion to score."""
+        return decide(*challenger, "mnist-sample", self.gate(), lambda champion: pytest.fail(champion))
 
     def night(self, name: str, accuracy: float) -> Decision:
         """Judge a new model beside everybody it has to be compared with, and record."""
@@ -88,7 +94,7 @@ def test_a_decision_says_when_and_by_whom_it_was_made(
     for name, value in runtime.items():
         monkeypatch.setenv(f"PREFECT__RUNTIME__{name}", value)
     before = datetime.datetime.now(datetime.UTC)
-    made = decide(*scene.model("first", 0.95), scene.plan.promote, scene.plan.timeouts, LocalRunner(wanted=False))
+    made = scene.task(scene.model("first", 0.95))
     assert made.decided and before <= made.decided <= datetime.datetime.now(datetime.UTC)
     assert made.author == author and scene.decisions() == [made]
 
@@ -156,8 +162,8 @@ def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again
     removed = scene.model("removed", 0.95)
     files.remove(removed[0])
     with pytest.raises(FileNotFoundError, match="was deleted before it could be promoted; run again"):
-        decide(*removed, scene.plan.promote, scene.plan.timeouts, LocalRunner(wanted=False))
+        scene.task(removed)
     assert registry.champion(scene.plan.root, "mnist-sample") is None
     assert scene.find_valid_decision(removed) is None
     committed.commit(removed[0], "checkpoint")
-    assert decide(*removed, scene.plan.promote, scene.plan.timeouts, LocalRunner(wanted=False)).promoted
+    assert scene.task(removed).promoted

@@ -14,23 +14,29 @@ from prefect.client.orchestration import SyncPrefectClient
 from flows.cli import preflight
 from flows.cli.options import RunOptions
 from storage import manifest, tables
+from storage.decision import Decision
 from storage.kinds import EVALUATION
-from storage.uri import URI, CheckpointURI, DatasetURI
+from storage.uri import URI, CheckpointURI
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
 from tasks.orchestration.summary import summarize
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import predictions_of, report_of
-from tasks.report import against_champion, gather
+from tasks.report import Run, against_champion, gather, run_of
 from tasks.report_page import render
 from tasks.resources import machine
+from tasks.stages import Predict
 from tests import committed
 from tests.report_page import results
 from tests.report_page.results import commit_results
 from tests.report_page.test_report_page import Page
 from tests.runs import options_of
 from tests.storage.results import promote
+
+
+def run(plan: Plan, decision: Decision) -> Run:
+    """The run of `plan`, as its report takes it."""
+    return run_of(plan.evaluate.target, decision, plan.recipe, plan.registered_model, command=plan.command)
 
 
 def test_lineage_has_dates_and_no_credentials_and_the_summary_shows_names_literally(
@@ -41,16 +47,16 @@ def test_lineage_has_dates_and_no_credentials_and_the_summary_shows_names_litera
     plan, decision = commit_results(tmp_path)
     decided = decision.decided
     assert decided is not None
-    target = report_of(plan.evaluation, decision)
-    assert report_of(plan.evaluation, decision.model_copy(update={"decided": None, "author": None})) == target
+    target = run(plan, decision).target
+    assert run(plan, decision.model_copy(update={"decided": None, "author": None})).target == target
     decision = decision.model_copy(update={"reason": "new class <img src=x>, gone class a|b *c*"})
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
+    data = gather(run(plan, decision))
     _, files, *made, report = data.lineage
-    assert (files.title, files.uri) == ("Downloaded files", plan.files)
+    assert plan.download and (files.title, files.uri) == ("Downloaded files", plan.download.target)
     assert [step.facts[0][0] for step in made] == ["created (UTC)"] * len(made) != []
     assert report.facts[0] == ("created (UTC)", decided.strftime("%Y-%m-%d %H:%M"))
-    assert (made[3].title, made[3].uri) == ("Predictions", plan.predictions)
-    for shown in (str(data.lineage), str(summarize(plan, plan.files, [], decision, target))):
+    assert (made[3].title, made[3].uri) == ("Predictions", plan.predict.target)
+    for shown in (str(data.lineage), str(summarize(plan, plan.download.target, [], decision, target))):
         assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown
     assert r"new class \<img src\=x\>\, gone class a\|b \*c\*." in "\n".join(artifacts._summary(data))
 
@@ -63,40 +69,42 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
     machine.choose(1)
     recipe = recipes.load("mnist-sample-resnet18")
     made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe)
-    assert made.report.values["cores"] == 1
+    assert made.train.cores == 1
     machine.choose(None)
-    words = shlex.split(made.report.command)
+    words = shlex.split(made.command)
     options = options_of(RunOptions, *words[2:], "--storage", str(tmp_path / "other"))
-    again = preflight.check_and_plan(options)
-    assert (words[-2:], again.checkpoint.name) == (["--cores", "1"], made.checkpoint.name)
+    again = preflight.checked(options)
+    assert (words[-2:], again.train.target.name) == (["--cores", "1"], made.train.target.name)
 
 
 def test_report_says_what_is_different_from_the_champion_before(tmp_path: Path) -> None:
     plan, decision = commit_results(tmp_path)
-    assert against_champion(plan.checkpoint, plan.evaluation, decision, plan.report) == {}
+    assert against_champion(run(plan, decision)) == {}
     champion = CheckpointURI(plan.root.child("checkpoints/older-0123456789ab"))
-    committed.commit(champion, "checkpoint", parents={"prepared": plan.prepared}, recipe={"training": {"seed": 7}})
+    committed.commit(
+        champion, "checkpoint", parents={"prepared": plan.preprocess.target}, recipe={"training": {"seed": 7}}
+    )
     _predict_all_right(plan, champion)
     promote(plan.root, plan.registered_model, champion)
     decision = decision.model_copy(update={"number": 2})
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
-    against = against_champion(plan.checkpoint, plan.evaluation, decision, plan.report)
+    data = gather(run(plan, decision))
+    against = against_champion(run(plan, decision))
     text = Page(render(dataclasses.replace(data, **against))).text
     assert f"different from the champion before, {champion} ," in text and "recipe: seed 7 -> 0" in text
-    accuracy = manifest.load(plan.evaluation).statistics_of(EVALUATION).test_accuracy
+    accuracy = manifest.load(plan.evaluate.target).statistics_of(EVALUATION).test_accuracy
     assert f"accuracy went from 1.0000 to {accuracy:.4f}: -{1 - accuracy:.4f}" in text
     assert f"Got worse: {round(400 * (1 - accuracy))}" in text and "Got better" not in text
     shutil.rmtree(champion)
-    note = against_champion(plan.checkpoint, plan.evaluation, decision, plan.report)["against_note"]
+    note = against_champion(run(plan, decision))["against_note"]
     assert note.startswith(f"The champion before cannot be compared: {champion} is not committed")
 
 
 def _predict_all_right(plan: Plan, champion: CheckpointURI) -> None:
     """Commit the predictions of `champion` on the plan's test rows, each of them right."""
-    uri = predictions_of(plan.root, champion, DatasetURI(plan.prepared), split="test")
-    rows = tables.read_split(plan.predictions, "test")
+    uri = Predict(checkpoint=champion, dataset=plan.preprocess.target, split="test").target
+    rows = tables.read_split(plan.predict.target, "test")
     rows = rows.set_column(2, "prediction", rows["label"])
-    parents: dict[str, URI] = {"checkpoint": champion, "dataset": plan.prepared}
+    parents: dict[str, URI] = {"checkpoint": champion, "dataset": plan.preprocess.target}
     listed = [tables.write_part(uri, rows, split="test", index=0)]
     committed.commit(uri, "predictions", listed, parents=parents, schema=tables.describe(rows.schema))
 
@@ -110,11 +118,11 @@ def test_results_that_the_server_does_not_take_for_its_page_never_fail_the_repor
 
     monkeypatch.setattr(SyncPrefectClient, "create_artifact", fails)
     plan, decision = commit_results(tmp_path)
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
+    data = gather(run(plan, decision))
 
     @flow
     def reports() -> str:
-        artifacts.publish(data, report_of(plan.evaluation, decision), registered_model="mnist")
+        artifacts.publish(data, run(plan, decision).target, registered_model="mnist")
         return "it goes on"
 
     assert reports() == "it goes on"

@@ -17,7 +17,7 @@ from storage.uri import DatasetURI, Root
 from tasks.evaluate import read_evaluation
 from tasks.images import row_facts
 from tasks.learning import slices
-from tasks.planning.result_uris import evaluation_of, predictions_of
+from tasks.stages import Evaluate, Predict
 from tests import documented
 from tests.comparing import runs
 
@@ -59,7 +59,8 @@ def evaluated(root: Path, folder: Path, wrong: list[str]) -> dict[str, Any]:
     others = {path: CLASSES[path.split("/")[1] == CLASSES[0]] for path in wrong}
     checkpoint = runs.run(storage, folder, wrong=others)
     prepared = DatasetURI(manifest.load(checkpoint).parent("prepared", of=checkpoint))
-    evaluation = evaluation_of(storage, predictions_of(storage, checkpoint, prepared, split="test"))
+    predictions = Predict(root=storage, checkpoint=checkpoint, dataset=prepared, split="test").target
+    evaluation = Evaluate(predictions=predictions).target
     found: dict[str, Any] = read_evaluation(evaluation)["slices"]
     worse = manifest.load(evaluation).statistics_of(EVALUATION).worse_slices
     assert worse == tuple(slices.worse(Slice(**one) for one in found["slices"]))

@@ -12,45 +12,45 @@ from storage import files, manifest, tables
 from storage.kinds import FILES
 from storage.manifest import File
 from storage.statistics import Provenance
-from storage.uri import DatasetURI
+from storage.uri import DatasetURI, FilesURI
 from tasks.images.pieces import Piece, Work, Written
 from tasks.jobs import events
 from tasks.learning import images, sources
 from tasks.learning.sources import Source, Split
-from tasks.stages import IngestSpec
+from tasks.stages import Ingest
 
 
-def to_survey(spec: IngestSpec) -> list[Piece]:
+def to_survey(stage: Ingest) -> list[Piece]:
     """Return nothing: the only piece counts its own rows."""
     return []
 
 
-def survey(piece: Piece, spec: IngestSpec) -> None:
+def survey(piece: Piece, stage: Ingest) -> None:
     """Do nothing, as there is nothing to survey."""
 
 
-def plan(spec: IngestSpec, surveyed: Sequence[None]) -> Work:
+def plan(stage: Ingest, surveyed: Sequence[None]) -> Work:
     """Return one piece for all rows."""
-    source = _source(spec)
+    source = _source(stage)
     return Work(shape=source.image_shape, classes=source.classes, pieces=[Piece()])
 
 
-def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Written:
+def make(piece: Piece, stage: Ingest, *, classes: tuple[str, ...]) -> Written:
     """Write the parts of each split."""
-    source = _source(spec)
+    source = _source(stage)
     parts: list[File] = []
     labels: dict[str, Counter[int]] = {}
-    with _local_copy(spec) as folder:
+    with _local_copy(stage) as folder:
         for split in source.read(folder):
-            parts += write_split(source, spec.target, split)
+            parts += write_split(source, stage.target, split)
             labels[split.name] = Counter(split.labels.tolist())
     return Written(parts=parts, labels=labels)
 
 
-def finish(spec: IngestSpec, done: Sequence[Written]) -> tuple[list[File], Provenance]:
+def finish(stage: Ingest, done: Sequence[Written]) -> tuple[list[File], Provenance]:
     """Return the source and notice of the files from their manifest; write nothing more."""
-    sources = manifest.load(spec.source).statistics_of(FILES).sources
-    return [], Provenance(sources=sources, notice=_source(spec).notice)
+    sources = manifest.load(_files(stage)).statistics_of(FILES).sources
+    return [], Provenance(sources=sources, notice=_source(stage).notice)
 
 
 def write_split(source: Source, uri: DatasetURI, split: Split) -> list[File]:
@@ -83,16 +83,20 @@ def _check(source: Source, split: Split) -> None:
         raise ValueError(f"{source.name} {split.name}: labels must be int64 ({len(split.images)},), got {actual}")
 
 
-def _source(spec: IngestSpec) -> Source:
-    assert spec.source_name is not None
-    return sources.load(spec.source_name)
+def _source(stage: Ingest) -> Source:
+    return sources.load(stage.source)
+
+
+def _files(stage: Ingest) -> FilesURI:
+    assert stage.files, "the user's own files have a listing"
+    return stage.files
 
 
 @contextlib.contextmanager
-def _local_copy(spec: IngestSpec) -> Iterator[Path]:
+def _local_copy(stage: Ingest) -> Iterator[Path]:
     """Yield a local folder with the files under their own names, each verified by its SHA-256."""
-    entries = {file.path: file for file in manifest.load(spec.source).files}
-    with files.workspace(spec.scratch) as folder:
-        for file in _source(spec).files:
-            manifest.fetch_file(spec.source, entries[file.stored], folder / file.name)
+    entries = {file.path: file for file in manifest.load(_files(stage)).files}
+    with files.workspace(stage.scratch) as folder:
+        for file in _source(stage).files:
+            manifest.fetch_file(_files(stage), entries[file.stored], folder / file.name)
         yield folder

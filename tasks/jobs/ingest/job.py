@@ -7,38 +7,39 @@ from typing import Any, TypeVar
 
 from storage import commits, files, tables
 from storage.statistics import RawStatistics
-from tasks.images import image_files, parquet_files, pieces
+from tasks.images import image_files, parquet_files, pieces, user_files
 from tasks.images.pieces import Piece, Source
 from tasks.jobs import events
 from tasks.jobs.ingest import downloads
 from tasks.jobs.local_data import LocalData, Row
+from tasks.jobs.spec import JobSpec
 from tasks.learning import images, user_code
-from tasks.stages import IngestSpec
+from tasks.stages import Ingest
 
 _SOURCES: dict[str, Source[Any]] = {"files": downloads, "images": image_files, "parquet": parquet_files}
 T = TypeVar("T")
 
 
-def run(spec: IngestSpec, data: LocalData) -> None:
-    """Commit the raw dataset of `spec`: every image has its row, in the order of the source.
+def run(spec: JobSpec[Ingest], data: LocalData) -> None:
+    """Commit the raw dataset: every image has its row, in the order of the source.
 
     Raises `ValueError` for a file that has the wrong content, or has changed since it was listed.
     """
-    started = time.monotonic()
-    source = _SOURCES[spec.kind]
-    listed = source.to_survey(spec)
-    surveyed = _map(data, source.survey, listed, spec, what="groups of files scanned", upto=0.3)
-    work = source.plan(spec, surveyed)
-    files.check_space(spec.target, needed=sum(piece.rows for piece in work.pieces) * math.prod(work.shape) // 2)
-    done = _map(data, source.make, work.pieces, spec, classes=work.classes, what="pieces written", upto=1.0)
-    beside, provenance = source.finish(spec, done)
+    started, stage = time.monotonic(), spec.stage
+    source = _SOURCES["files" if stage.files else user_files.listed(stage).kind]
+    listed = source.to_survey(stage)
+    surveyed = _map(data, source.survey, listed, stage, what="groups of files scanned", upto=0.3)
+    work = source.plan(stage, surveyed)
+    files.check_space(stage.target, needed=sum(piece.rows for piece in work.pieces) * math.prod(work.shape) // 2)
+    done = _map(data, source.make, work.pieces, stage, classes=work.classes, what="pieces written", upto=1.0)
+    beside, provenance = source.finish(stage, done)
     commits.commit(
-        spec.target,
+        stage.target,
         kind="raw",
-        parents={"files": spec.source} if spec.kind == "files" else {},  # the user's own files are no committed result
-        parameters=spec.parameters,
+        parents=stage.parents,  # the user's own files are no committed result
+        parameters=stage.values,
         listed=[*(part for piece in done for part in piece.parts), *beside],
-        schema=tables.describe(images.schema(work.shape, work.classes, store=images.store_of(spec.parameters))),
+        schema=tables.describe(images.schema(work.shape, work.classes, store=stage.store)),
         statistics=RawStatistics(
             **vars(provenance),
             labels=work.labels,
@@ -52,7 +53,7 @@ def _map(
     data: LocalData,
     function: Callable[..., T],
     pieces: Sequence[Piece],
-    spec: IngestSpec,
+    stage: Ingest,
     *,
     what: str,
     upto: float,
@@ -60,7 +61,7 @@ def _map(
 ) -> list[T]:
     """Return `function` of each piece, in order."""
     done: list[T] = []
-    keywords = {"function": function, "spec": spec} | more
+    keywords = {"function": function, "stage": stage} | more
     for row in data.from_items(pieces).map(_call, fn_kwargs=keywords).iter_rows() if pieces else ():
         done.append(row["item"])
         events.progress(what, len(done), len(pieces), fraction=upto * len(done) / len(pieces))

@@ -19,9 +19,10 @@ from storage.statistics import OfImages, PredictionsStatistics
 from tasks.images import row_tables
 from tasks.jobs import events
 from tasks.jobs.local_data import LocalData, Row
+from tasks.jobs.spec import JobSpec
 from tasks.learning import hardware, images, user_code
 from tasks.resources import devices, scaling
-from tasks.stages import PredictSpec
+from tasks.stages import Predict
 
 if TYPE_CHECKING:
     from tasks.learning.inference import Inference
@@ -33,7 +34,7 @@ _BYTES_PER_ROW = 28
 """Bytes of id, label, prediction and its probability; the probability of each class takes four more."""
 
 
-def run(spec: PredictSpec, data: LocalData) -> None:
+def run(spec: JobSpec[Predict], data: LocalData) -> None:
     """Commit predictions with exactly one row per input row; reuse parts of earlier attempts after a check.
 
     Prediction and probabilities are null for a row without an image, which raw datasets may have.
@@ -45,17 +46,17 @@ def run(spec: PredictSpec, data: LocalData) -> None:
     (path), row (row in that file, for Parquet) and class_name (name of the predicted class). Else it is that of the
     dataset's part, which the dataset's manifest lists.
     """
-    started = time.monotonic()
-    source = manifest.load(spec.source)
-    entries = [file for file in source.split(spec.split) if file.split != "quarantine" and file.rows is not None]
+    started, stage = time.monotonic(), spec.stage
+    source = manifest.load(stage.dataset)
+    entries = [file for file in source.split(stage.split) if file.split != "quarantine" and file.rows is not None]
     if not entries:
-        raise ValueError(f"there are no rows to predict in {spec.source}")
+        raise ValueError(f"there are no rows to predict in {stage.dataset}")
     assert isinstance(source.statistics, OfImages)
-    trained = manifest.load(spec.model)
+    trained = manifest.load(stage.checkpoint)
     model = trained.statistics_of(CHECKPOINT).model
-    named = row_tables.table_of(spec.source) is not None
+    named = row_tables.table_of(stage.dataset) is not None
     total = sum(file.rows or 0 for file in entries)
-    files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model.classes)))
+    files.check_space(stage.target, needed=total * (_BYTES_PER_ROW + 4 * len(model.classes)))
     number_in_split = collections.defaultdict[str | None, Iterator[int]](itertools.count)
     parts = [Part(number=next(number_in_split[file.split]), file=file) for file in entries]
     predicted = data.from_items(parts).map(Predictor, **data.actor_pool(spec, most=len(parts)))
@@ -68,10 +69,10 @@ def run(spec: PredictSpec, data: LocalData) -> None:
     used = tuple(dict.fromkeys(part.hardware for part in done))
     assert sum(part.rows for part in done) == total and len(done) == len(entries), "a row was lost on the way"
     commits.commit(
-        spec.target,
+        stage.target,
         kind="predictions",
-        parents={"checkpoint": trained.as_parent(spec.model), "dataset": source.as_parent(spec.source)},
-        parameters={"split": spec.split},
+        parents={"checkpoint": trained.as_parent(stage.checkpoint), "dataset": source.as_parent(stage.dataset)},
+        parameters=stage.values,
         listed=[part.file for part in done],
         schema=tables.describe(_schema(model.classes, labelled="label" in source.columns["columns"], named=named)),
         statistics=PredictionsStatistics(
@@ -112,10 +113,10 @@ class Predicted:
 class Predictor:
     """One worker of the pool: holds the model and writes the prediction part of each input part that it is given."""
 
-    def __init__(self, *, spec: PredictSpec, threads: int, sharing: int, device: str) -> None:
-        self.spec = spec
+    def __init__(self, *, stage: Predict, threads: int, sharing: int, device: str) -> None:
+        self.stage = stage
         self._device, self._threads = device, scaling.threads_here(threads, sharing=sharing)
-        self.origins = row_tables.table_of(self.spec.source)
+        self.origins = row_tables.table_of(self.stage.dataset)
         self._there: dict[str, list[str]] = {}
         """Names of the files in each split's folder when this worker first looked there."""
         self._turn = threading.Lock()
@@ -132,7 +133,7 @@ class Predictor:
 
             device = devices.choose(self._device, where=scaling.node_name())
             with user_code.wrap_user_errors():
-                return Inference(self.spec.model, threads=self._threads, device=device)
+                return Inference(self.stage.checkpoint, threads=self._threads, device=device)
 
     def __call__(self, row: Row) -> Row:
         """Predict the rows of the `Part` in column `item`, or reuse earlier work."""
@@ -143,7 +144,7 @@ class Predictor:
         output, predicted = self._find(split, part) or (None, self._predict(part.file))
         done = Predicted(
             number=part.number,
-            file=output or tables.write_part(self.spec.target, predicted, split=split, index=part.number),
+            file=output or tables.write_part(self.stage.target, predicted, split=split, index=part.number),
             rows=len(predicted),
             counts=collections.Counter(predicted["prediction"].drop_null().to_pylist()),
             hardware=predicted.schema.metadata[_HARDWARE_KEY].decode(),
@@ -156,7 +157,7 @@ class Predictor:
 
         A part's name holds a digest of its content, which is verified; its metadata say what it was made from.
         """
-        target, source = self.spec.target, part.file
+        target, source = self.stage.target, part.file
         if split not in self._there:
             self._there[split] = files.children(target.child(split))
         origin = (source.sha256.encode(), self.inference.identity.encode())
@@ -171,7 +172,7 @@ class Predictor:
         return None
 
     def _predict(self, source: File) -> pa.Table:
-        table = tables.read_part(self.spec.source, source)
+        table = tables.read_part(self.stage.dataset, source)
         model = self.inference.model
         pixels, labels = images.to_arrays(table, model.image_shape)
         with self._turn, user_code.wrap_user_errors():

@@ -19,8 +19,9 @@ from tasks.jobs import dataset_parts, events
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.jobs.preprocess.data_problems import find_data_problems
+from tasks.jobs.spec import JobSpec
 from tasks.learning import images
-from tasks.stages import PreprocessSpec
+from tasks.stages import Preprocess
 
 SPLITS = ("train", "validation", "test")
 """Splits of a prepared dataset."""
@@ -44,51 +45,50 @@ class Part:
     """Of its images, for `row_tables.write_digests`."""
 
 
-def run(spec: PreprocessSpec, data: LocalData) -> None:
+def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
     """Commit the prepared dataset: the same rows and bytes for any size of cluster and order of execution.
 
     Unusable rows are left out, counted by reason and listed in the split `quarantine`. Raises `ValueError` if too many
     rows are unusable, or a split or class is empty.
     """
-    started = time.monotonic()
-    raw = manifest.load(spec.source)
+    started, stage = time.monotonic(), spec.stage
+    raw = manifest.load(stage.raw)
     classes, shape = images.classes_of(raw.columns["metadata"]), images.shape_of(raw.columns["metadata"])
     store = images.store_of(raw.columns["metadata"])
     columns = images.schema(shape, classes, store=store)
-    files.check_space(spec.target, needed=sum(file.size for file in raw.files))
-    checked = checks.check_rows(spec.source, raw, num_classes=len(classes), data=data)
-    if "ingest" in raw.parameters:  # the user's own images; a published test split stays as it was published
+    files.check_space(stage.target, needed=sum(file.size for file in raw.files))
+    checked = checks.check_rows(stage.raw, raw, num_classes=len(classes), data=data)
+    if "listing" in raw.parameters:  # the user's own images; a published test split stays as it was published
         checks.leave_out_copies(checked)
-    quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
+    quarantined = checks.unusable(checked, stage.raw, raw, limit=stage.split.max_quarantined)
     in_train = checks.test_rows_in_train(checked)
-    in_two_classes = checks.images_in_two_classes(checked, spec.source, raw)
-    pairs, alike = near_duplicates.find(spec.source, raw, checked)
-    group = spec.parameters.get("group", "none")
+    in_two_classes = checks.images_in_two_classes(checked, stage.raw, raw)
+    pairs, alike = near_duplicates.find(stage.raw, raw, checked)
+    group = stage.split.group
     if group == near_duplicates.GROUPED:
         assert alike is not None, "the plan checks that there are thumbnails"
         checked = near_duplicates.keep_together(checked, pairs)
-    split = {name: spec.parameters[name] for name in ("split_seed", "validation_fraction")}
-    is_fold = "folds" in spec.parameters
-    fold = (spec.parameters["fold"], spec.parameters["folds"]) if is_fold else None
+    split = {name: getattr(stage.split, name) for name in ("split_seed", "validation_fraction")}
+    fold = None if stage.fold is None or stage.folds is None else (stage.fold, stage.folds)
     placed = assign_splits(checked, **split, fold=fold)
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
     placed = _number_parts(placed, raw)
-    parts = _shuffle_and_write(spec, raw, placed, columns, data)
+    parts = _shuffle_and_write(stage, raw, placed, columns, data)
     entries = [part.file for part in parts]
     in_order = placed.sort_values("split", kind="stable")  # as the parts are
-    entries.append(row_tables.write_digests(spec.target, in_order, b"".join(part.digests for part in parts)))
+    entries.append(row_tables.write_digests(stage.target, in_order, b"".join(part.digests for part in parts)))
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
-        entries.append(tables.write_part(spec.target, table, split="quarantine", index=0))
+        entries.append(tables.write_part(stage.target, table, split="quarantine", index=0))
     sources = placed.loc[placed["split"] == "test", "source"]
     fold_rows = {split: int((sources == split).sum()) for split in checks.SPLITS}
     mean, std = _mean_and_std(parts, placed, shape)
     prepared = commits.commit(
-        spec.target,
+        stage.target,
         kind="prepared",
-        parents={"raw": raw.as_parent(spec.source)},
-        parameters=spec.parameters,
+        parents={"raw": raw.as_parent(stage.raw)},
+        parameters=stage.values,
         listed=entries,
         schema=tables.describe(columns),
         statistics=PreparedStatistics(
@@ -98,7 +98,7 @@ def run(spec: PreprocessSpec, data: LocalData) -> None:
             quarantined=dict(Counter(quarantined["reason"])),
             quarantined_files=tuple(checks.name_quarantined_files(quarantined)[:_FILES_SHOWN]),
             split=SplitRule(**split, group=group, store=store),
-            fold_rows=FoldRows(**fold_rows) if is_fold else None,
+            fold_rows=FoldRows(**fold_rows) if fold else None,
             test_rows_in_train=in_train,
             images_in_two_classes=in_two_classes,
             near_duplicates=alike,
@@ -107,7 +107,7 @@ def run(spec: PreprocessSpec, data: LocalData) -> None:
         ),
     )
     for problem in find_data_problems(raw, prepared):
-        if not (problem.is_minor or problem.is_listed or is_fold):
+        if not (problem.is_minor or problem.is_listed or fold):
             events.write_line(f"WARNING: {problem}")
 
 
@@ -194,14 +194,14 @@ def _number_parts(placed: pd.DataFrame, raw: Manifest) -> pd.DataFrame:
 
 
 def _shuffle_and_write(
-    spec: PreprocessSpec, raw: Manifest, placed: pd.DataFrame, columns: pa.Schema, data: LocalData
+    stage: Preprocess, raw: Manifest, placed: pd.DataFrame, columns: pa.Schema, data: LocalData
 ) -> list[Part]:
     """Send every row to its part and write the parts; return these in order."""
     firsts = placed.groupby("part")["split"].first()
     number_in_split = firsts.groupby(firsts).cumcount()
     targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
     first, *others = [
-        data.read_parts(spec.source, raw.split(split)).map_batches(
+        data.read_parts(stage.raw, raw.split(split)).map_batches(
             _route, batch_format="pyarrow", fn_kwargs={"routes": _routes(placed, split, rows=raw.num_rows(split))}
         )
         for split in checks.SPLITS
@@ -213,7 +213,7 @@ def _shuffle_and_write(
         .map_groups(
             _write_part,
             batch_format="pyarrow",
-            fn_kwargs={"uri": spec.target, "targets": targets, "columns": columns, "image_shape": shape},
+            fn_kwargs={"uri": stage.target, "targets": targets, "columns": columns, "image_shape": shape},
         )
     )
     parts: list[Part] = []

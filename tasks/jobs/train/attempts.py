@@ -20,13 +20,13 @@ from storage.statistics import CheckpointStatistics, SplitRule
 from storage.uri import URI, CheckpointURI
 from tasks.learning import checkpoint, hardware
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
-from tasks.stages import TrainSpec
+from tasks.stages import Train
 
 
-def trained_on(spec: TrainSpec, prepared: Manifest) -> str:
-    """Return the identity of the bytes that `spec` trains on and starts from, as its checkpoints record it."""
-    initial = [manifest.load(uri).content for uri in (spec.initial, spec.weights) if uri]
-    return " ".join([spec.source.fingerprint, prepared.content, *initial])
+def trained_on(stage: Train, prepared: Manifest) -> str:
+    """Return the identity of the bytes that `stage` trains on and starts from, as its checkpoints record it."""
+    initial = [manifest.load(uri).content for uri in (stage.initial, stage.weights) if uri]
+    return " ".join([stage.prepared.fingerprint, prepared.content, *initial])
 
 
 def numbers(scratch: URI) -> list[int]:
@@ -48,12 +48,12 @@ def new_attempt(scratch: URI) -> str:
             return f"attempt-{number}"
 
 
-def workers_before(spec: TrainSpec) -> int | None:
+def workers_before(stage: Train) -> int | None:
     """Return the number of workers of the epochs so far if `auto` chose it; None without such epochs.
 
     The weights depend on the number, and `auto` chooses it by the nodes that are there now.
     """
-    newest = next(described(spec.scratch), None) if spec.workers is None else None
+    newest = next(described(stage.scratch), None) if stage.workers is None else None
     return newest[1].resolved.workers if newest else None
 
 
@@ -142,20 +142,20 @@ def commit(
     )
 
 
-def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) -> None:
+def finish(stage: Train, prepared: Manifest, *, started: float, loader: str) -> None:
     """Commit the best epoch, unless another run was first; the job `started` at this monotonic time.
 
     Raises `Permanent` if the workers read other bytes than `prepared` lists, or the initial weights have changed.
     """
-    if not manifest.is_committed(spec.target):
-        newest = next(described(spec.scratch), None)
-        if newest and newest[1].prepared != trained_on(spec, prepared):
-            raise Permanent(f"{spec.source} or the initial weights changed during the training; run again")
-        parents: dict[str, URI | Parent] = {"prepared": prepared.as_parent(spec.source)}
+    if not manifest.is_committed(stage.target):
+        newest = next(described(stage.scratch), None)
+        if newest and newest[1].prepared != trained_on(stage, prepared):
+            raise Permanent(f"{stage.prepared} or the initial weights changed during the training; run again")
+        parents: dict[str, URI | Parent] = {"prepared": prepared.as_parent(stage.prepared)}
         commit(
-            spec.scratch,
-            spec.target,
-            parents=parents | {role: uri for role in ("initial", "weights") if (uri := getattr(spec, role))},
+            stage.scratch,
+            stage.target,
+            parents=parents | {role: uri for role in ("initial", "weights") if (uri := getattr(stage, role))},
             split=prepared.statistics_of(PREPARED).split,
             loader=loader,
             seconds=time.monotonic() - started,

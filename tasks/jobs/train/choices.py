@@ -13,7 +13,7 @@ from tasks.jobs import dataset_parts
 from tasks.learning import images
 from tasks.learning.epoch_metrics import choose_batch_size, local_batch_size
 from tasks.learning.recipes import Recipe
-from tasks.stages import TrainSpec
+from tasks.stages import Train
 
 RAY_DATA: Final = "ray-data"
 """Name of the loader that Ray Data feeds."""
@@ -31,7 +31,8 @@ _RESIDENT_BYTES = 2 * 2**30
 class Assignment(TypedDict):
     """Parameters of each Ray Train worker."""
 
-    spec: TrainSpec
+    spec: str
+    """The `JobSpec` as JSON."""
     attempt: str
     loader: str
     threads: int
@@ -39,22 +40,22 @@ class Assignment(TypedDict):
     """True if a GPU is reserved for the worker."""
 
 
-def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int) -> str:
+def choose_loader(stage: Train, prepared: Manifest, *, workers: int) -> str:
     """Return the loader to use; raise `ValueError` if so many `workers` cannot train.
 
     `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed by the workers. Encoded
     images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
     """
     store = images.store_of(prepared.columns["metadata"])
-    if spec.recipe.data.store != store:
-        raise ValueError(f"store must be {store}, as in {spec.source}, got {spec.recipe.data.store!r}")
-    loader = spec.recipe.training.loader
+    if stage.recipe.data.store != store:
+        raise ValueError(f"store must be {store}, as in {stage.prepared}, got {stage.recipe.data.store!r}")
+    loader = stage.recipe.training.loader
     if loader == "auto":
         num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
         loader = "resident" if num_bytes <= _RESIDENT_BYTES else "streaming"
         loader = RAY_DATA if dataset_parts.is_encoded(prepared) else loader
-    steps_per_epoch(resolved(spec.recipe, prepared).training.batch_size, prepared, workers=workers, loader=loader)
-    if spec.recipe.resources.step == "graph" and (workers > 1 or loader != "resident"):
+    steps_per_epoch(resolved(stage.recipe, prepared).training.batch_size, prepared, workers=workers, loader=loader)
+    if stage.recipe.resources.step == "graph" and (workers > 1 or loader != "resident"):
         raise ValueError(
             f"step must be eager with {workers} workers and loader={loader}, got 'graph'; a graph needs one worker and "
             "rows in memory"

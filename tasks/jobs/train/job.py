@@ -9,11 +9,12 @@ from storage.process import gc_paused
 from storage.terminal import count
 from tasks.jobs import dashboard, errors, events, tuned
 from tasks.jobs.deadline import run_in_thread
+from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.choices import Assignment
 from tasks.learning.checkpoint import WrongResume
 from tasks.resources import scaling
-from tasks.stages import TrainSpec
+from tasks.stages import Train
 
 _MAX_FAILURES = 3
 _GPU_INTERVAL_S = "0.1"
@@ -21,7 +22,7 @@ _GPU_INTERVAL_S = "0.1"
 for it: with the interval of all jobs (`jobs_api.JOB_ENV`) an epoch could not take less than half a second."""
 
 
-def run(spec: TrainSpec) -> None:
+def run(spec: JobSpec[Train]) -> None:
     """Commit the best epoch's checkpoint; on CPUs in fp32 its weights are bit-identical, also after an interruption.
 
     Raises `ValueError` for what the cluster does not have in time and for a checkpoint that belongs to another run,
@@ -30,13 +31,16 @@ def run(spec: TrainSpec) -> None:
     with gc_paused():
         from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 
-    started = time.monotonic()
-    needs = scaling.needs_of(spec.recipe)
-    prepared = manifest.load(spec.source)
-    before = attempts.workers_before(spec)
+    started, stage, limits = time.monotonic(), spec.stage, spec.limits
+    prepared = manifest.load(stage.prepared)
+    before = attempts.workers_before(stage)
     try:
         resources = scaling.resolve_growing(
-            before or spec.workers, threads=spec.threads, needs=needs, limit_s=spec.stall_s, on_wait=events.write_line
+            before or stage.workers,
+            threads=spec.threads,
+            needs=spec.needs,
+            limit_s=limits.stall_s,
+            on_wait=events.write_line,
         )
     except ValueError as error:
         if not before:
@@ -45,13 +49,13 @@ def run(spec: TrainSpec) -> None:
             f"the interrupted training used {count(before, 'worker')}, more than this cluster has ({error}); run "
             "again on a cluster that has them, or start over with --refresh or another --workers"
         ) from error
-    loader = choices.choose_loader(spec, prepared, workers=resources.workers)
-    attempt = attempts.new_attempt(spec.scratch)
+    loader = choices.choose_loader(stage, prepared, workers=resources.workers)
+    attempt = attempts.new_attempt(stage.scratch)
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
-    os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
-    os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
+    os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(limits.stall_s)
+    os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(limits.stall_s)
     # On a busy cluster, workers wait until they can start: they are known to fit.
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.deadline_s)
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(limits.stage_s)
     if resources.use_gpu:
         os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = _GPU_INTERVAL_S
     fed: dict[str, Any] = {}
@@ -59,10 +63,10 @@ def run(spec: TrainSpec) -> None:
         with gc_paused():
             from tasks.jobs.train import ray_loader  # imports torch
 
-        datasets = ray_loader.datasets(spec.source, prepared, spec.recipe)
+        datasets = ray_loader.datasets(stage.prepared, prepared, stage.recipe)
         fed = {"datasets": datasets, "dataset_config": ray_loader.DATA_CONFIG}
     assignment = Assignment(
-        spec=spec,
+        spec=spec.model_dump_json(),
         attempt=attempt,
         loader=loader,
         threads=resources.threads,
@@ -71,19 +75,19 @@ def run(spec: TrainSpec) -> None:
     try:
         fit(
             **fed,
-            timeout_s=max(1, int(spec.stall_s)),
+            timeout_s=max(1, int(limits.stall_s)),
             cores=spec.threads,
             train_loop_config=assignment,
             scaling_config=ScalingConfig(
                 num_workers=resources.workers,
                 use_gpu=resources.use_gpu,
                 resources_per_worker={"CPU": resources.cpus} | ({"GPU": 1} if resources.use_gpu else {}),
-                accelerator_type=needs.accelerator_type or None,
+                accelerator_type=spec.needs.accelerator_type or None,
             ),
             run_config=RunConfig(
                 name=attempt,
-                storage_path=spec.scratch.removeprefix("s3://"),
-                storage_filesystem=s3.for_pyarrow() if spec.scratch.is_s3 else None,
+                storage_path=stage.scratch.removeprefix("s3://"),
+                storage_filesystem=s3.for_pyarrow() if stage.scratch.is_s3 else None,
                 logging_config=LoggingConfig(log_level="WARNING"),
                 failure_config=FailureConfig(max_failures=_MAX_FAILURES, controller_failure_limit=1),
                 checkpoint_config=CheckpointConfig(
@@ -92,8 +96,8 @@ def run(spec: TrainSpec) -> None:
             ),
         )
     finally:
-        errors.raise_saved_error(spec.scratch.child(attempt))
-    attempts.finish(spec, prepared, started=started, loader=loader)
+        errors.raise_saved_error(stage.scratch.child(attempt))
+    attempts.finish(stage, prepared, started=started, loader=loader)
 
 
 def fit(*, timeout_s: int, cores: int | None, **configured: Any) -> None:

@@ -28,16 +28,16 @@ from tasks.learning.modeling import Classifier, resolve_precision, set_arithmeti
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import keep_compiled_code
 from tasks.resources import devices
-from tasks.stages import TrainSpec
+from tasks.stages import Train
 
 _CHECKPOINTS = 4
 """Most checkpoints that exist at once: two that are kept, one being written, and the committed one."""
 _T = TypeVar("_T")
 
 
-def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContext) -> None:
-    """Train `spec.recipe` on `prepared` to its last epoch, starting from the newest complete checkpoint, if any."""
-    recipe, rank, kind = choices.resolved(spec.recipe, prepared), context.rank, context.device.type
+def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) -> None:
+    """Train `stage.recipe` on `prepared` to its last epoch, starting from the newest complete checkpoint, if any."""
+    recipe, rank, kind = choices.resolved(stage.recipe, prepared), context.rank, context.device.type
     if kind == "cuda":
         torch.cuda.set_device(context.device)  # NCCL sends objects through the current device, by default the first
     threads = min(_gathered(context.threads, context.world_size))  # every rank must split its sums in the same way
@@ -49,17 +49,17 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
         keep_compiled_code()
         if kind == "cpu":
             devices.check_compiler(where=f"node {platform.node()}")
-    loader = make_loader(recipe, spec.source, prepared, context)
+    loader = make_loader(recipe, stage.prepared, prepared, context)
     with gc_paused():  # most models import torchvision
-        is_random = spec.initial is None and spec.weights is None
-        model = Classifier(model_of(recipe, prepared, initial=spec.initial), pretrained=is_random)
+        is_random = stage.initial is None and stage.weights is None
+        model = Classifier(model_of(recipe, prepared, initial=stage.initial), pretrained=is_random)
     every = _gathered(resolve_precision(recipe.training.precision, context.device, model), context.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, context.device)
     if is_random:
         training_state.initialize_from_rows(model, loader)
     else:
-        has_new_head = training_state.load_initial_weights(model, initial=spec.initial, weights=spec.weights)
+        has_new_head = training_state.load_initial_weights(model, initial=stage.initial, weights=stage.weights)
         if rank == 0 and has_new_head:
             events.write_line("training starts with the weights of a model for other classes: its last layers are new")
     trainer = Trainer(
@@ -78,20 +78,20 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, context: RankContex
         threads=threads,
         workers=context.world_size,
     )
-    fields: JSON = {"parameters": spec.parameters, "resolved": resolved}
+    fields: JSON = {"parameters": stage.values, "resolved": resolved}
     assert trainer.world_size == context.world_size, "torch.distributed has another number of workers"
     rows = count(loader.num_train_rows(), "training row")
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {rows}")
     # three tensors per parameter: the parameter and AdamW's two moments
     size = 3 * sum(parameter.nbytes for parameter in model.parameters())
-    files.check_space(spec.scratch, needed=_CHECKPOINTS * size)
-    trained_on = attempts.trained_on(spec, prepared)
-    history = _resume(spec.scratch, trainer, fields, trained_on=trained_on)
+    files.check_space(stage.scratch, needed=_CHECKPOINTS * size)
+    trained_on = attempts.trained_on(stage, prepared)
+    history = _resume(stage.scratch, trainer, fields, trained_on=trained_on)
     with ThreadPoolExecutor(1) as writer:
         checkpoints = Checkpoints(attempt, context.report, writer)
         while not is_last(history, vars(recipe.training)):
             # Another run may have committed the target; rank 0 looks.
-            if _gathered(rank == 0 and manifest.is_committed(spec.target), trainer.world_size)[0]:
+            if _gathered(rank == 0 and manifest.is_committed(stage.target), trainer.world_size)[0]:
                 break
             epoch = len(history) + 1
 

@@ -18,6 +18,7 @@ from storage import error_policy, failpoints, manifest
 from storage.statistics import EpochMetrics
 from storage.uri import URI
 from tasks.jobs import errors
+from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import choices, train_loop
 from tasks.jobs.train.choices import Assignment
 from tasks.jobs.train.make_loader import RankContext
@@ -25,7 +26,7 @@ from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import NonFiniteLoss, TrainingFields, best_epoch
 from tasks.resources import scaling
-from tasks.stages import TrainSpec
+from tasks.stages import Train
 
 EXIT_CODE = 86
 """Exit code of a worker that made no progress."""
@@ -36,13 +37,13 @@ def train(config: Assignment) -> None:
 
     A permanent error is left in a file for the driver, since Ray Train would retry it.
     """
-    spec = config["spec"]
-    attempt = spec.scratch.child(config["attempt"])
+    spec = JobSpec[Train].model_validate_json(config["spec"])
+    attempt = spec.stage.scratch.child(config["attempt"])
     if errors.has_saved_error(attempt):
         return  # this is the retry of a permanent error
     try:
-        with watched(limit_s=spec.stall_s) as beat, user_code.wrap_user_errors():
-            _train(spec, attempt, config, beat=beat)
+        with watched(limit_s=spec.limits.stall_s) as beat, user_code.wrap_user_errors():
+            _train(spec.stage, attempt, config, beat=beat)
     except Exception as error:
         if not is_saved_on_every_rank(error, attempt):
             raise
@@ -60,10 +61,10 @@ def is_saved_on_every_rank(error: Exception, attempt: URI) -> bool:
     return is_on_every_rank
 
 
-def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[[], None]) -> None:
+def _train(stage: Train, attempt: URI, config: Assignment, *, beat: Callable[[], None]) -> None:
     context, loader = ray.train.get_context(), config["loader"]
     rank = failpoints.rank = context.get_world_rank()
-    prepared = manifest.load(spec.source)
+    prepared = manifest.load(stage.prepared)
     device = get_device() if config["use_gpu"] else torch.device("cpu")  # a GPU that `checked_gpus` has tried out
     rows, world_size = None, context.get_world_size()
     if loader == choices.RAY_DATA:
@@ -76,12 +77,12 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
         device=device,
         threads=scaling.threads_here(config["threads"], sharing=context.get_local_world_size()),
         prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),  # its rows stay as they are
-        report=functools.partial(report, training=vars(spec.recipe.training)),
+        report=functools.partial(report, training=vars(stage.recipe.training)),
         loader=loader,
         rows=rows,
         beat=beat,
     )
-    train_loop.train(spec, prepared, attempt, rank_context)
+    train_loop.train(stage, prepared, attempt, rank_context)
 
 
 def report(folder: URI, history: list[EpochMetrics], *, training: TrainingFields) -> None:

@@ -19,7 +19,7 @@ from tasks.learning.settings import described, field_meant, names, override
 __all__ = ["Data", "Gate", "Recipe", "Resources", "Split", "Training"]
 __all__ += ["SGD", "AdamW", "Champion", "FileAugment", "Own", "PixelAugment", "Pretrained", "Random", "Weights"]
 __all__ += ["changes", "described", "field_meant", "flat", "from_dict", "known", "load", "names", "override"]
-__all__ += ["own", "table", "title"]
+__all__ += ["own", "table"]
 
 
 def known() -> list[str]:
@@ -53,7 +53,7 @@ def load(name: str) -> Recipe:
         raise ValueError(
             f"recipe must be one of {', '.join(known())}, path.py:function or folder:function, got {name!r}{hint}"
         )
-    return make()
+    return dataclasses.replace(make(), origin=name.replace("_", "-"))
 
 
 @functools.cache
@@ -84,14 +84,6 @@ def _outside(name: str) -> Recipe:
     if not isinstance(recipe, Recipe):
         raise ValueError(f"--recipe: {path}:{function}() must return a Recipe, got {type(recipe).__name__}")
     return dataclasses.replace(recipe, origin=f"{path}:{function}")
-
-
-def title(recipe: Recipe) -> str:
-    """Return the name of `recipe`, as its results have it: with the model that replaces its original's, if one does."""
-    usual = load(recipe.origin or recipe.name).model
-    if recipe.model == usual:
-        return recipe.name
-    return f"{recipe.name.removesuffix(f'-{usual}')}-{models.in_names(recipe.model)}"[:64].rstrip("-")
 
 
 def changes(recipe: Recipe) -> JSON:

@@ -1,19 +1,18 @@
 """What `--data` names: validation and other options that name committed results or the user's own images."""
 
 import dataclasses
-import re
 from typing import Any
 
-from storage import access, champions, kinds, manifest
+from storage import access, champions, manifest
 from storage.admin import catalog
-from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, Root, parse_root
+from storage.uri import URI, DatasetURI, FilesURI, ListingURI, Root, parse_root
 from tasks.images import thumbnail_parts, user_images
 from tasks.images.layout import EXPECTED
 from tasks.images.user_images import UserImages
-from tasks.learning import images, recipes, sources, user_code
-from tasks.learning.recipes import Recipe
-from tasks.learning.sources import Download, Source
-from tasks.planning.result_uris import result_of
+from tasks.learning import images, recipes, sources
+from tasks.learning.recipes import Data, Recipe
+from tasks.learning.sources import Source
+from tasks.stages import Download, Ingest
 
 _IMAGE_SIZE = 64
 """Pixels per side of the user's images, unless the recipe or the pretrained weights say otherwise."""
@@ -38,9 +37,9 @@ def default_recipe(data: str | None, *, flow: str = "", storage: str = "./data")
     except FileNotFoundError:
         return usual
     if manifest.is_committed(uri):
-        parameters = check_committed("--data", uri, kinds=("raw",)).parameters
-        if "image_size" not in parameters:
-            return _recipe_of(str(parameters.get("data"))) or usual
+        parameters = catalog.committed(uri, option="--data", kinds=("raw",)).parameters
+        if "listing" not in parameters:
+            return _recipe_of(uri.stem) or usual
     return "images-finetune"
 
 
@@ -49,70 +48,32 @@ def _recipe_of(source: str) -> str | None:
     return name if name in recipes.known() else None
 
 
-def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:
-    """Load the manifest of `uri`; raise `ValueError` naming `option` if no result of these kinds is committed there."""
-    try:
-        access.check_readable(uri, option=option)
-        dataset = manifest.load(uri)
-    except FileNotFoundError:
-        raise ValueError(
-            f"{option}: nothing is committed at {uri}; use a result of `data-to-model ls`, or champion:NAME"
-        ) from None
-    except manifest.Damaged as error:
-        raise ValueError(f"{option}: {error}") from None
-    if not re.search(r"-[0-9a-f]{12}$", uri.name):  # later results are found by their parents' fingerprints
-        raise ValueError(f"{option}: the name must end in '-' and a 12-digit hexadecimal fingerprint, got {uri}")
-    if dataset.kind not in kinds:
-        raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {dataset.kind}")
-    return dataset
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingData:
     """What a run learns from: a source's files, the user's images, or an existing raw dataset."""
 
     recipe: Recipe
     """The requested recipe, with the settings that an existing raw dataset was made with."""
-    name: str
-    """Name of the source, or of the folder with the user's images."""
     default_model: str
     """Registered model to compete for, unless the user names another."""
-    is_user_images: bool
     source: Source | None = None
     user_images: UserImages | None = None
     raw: DatasetURI | None = None
     """An existing raw dataset."""
 
-    def ingest_values(self) -> dict[str, Any]:
-        """Return the values that the raw dataset records."""
-        values: dict[str, Any] = {"data": self.name}
-        if self.user_images is not None:
-            values |= {"ingest": user_images.VERSION, **self.recipe.ingest_parameters()}
-            if self.user_images.test_fraction is not None:
-                values["test_fraction"] = self.user_images.test_fraction
-                if self.recipe.split.group != "none":
-                    values["group"] = self.recipe.split.group
-        return values
+    @property
+    def place(self) -> URI | None:
+        """What `--data` names, if anything."""
+        return self.user_images.uri if self.user_images else self.raw
 
-    def find_raw(self, root: Root, *, refresh: int) -> DatasetURI:
-        """Return the URI of the raw dataset, named after what it is made from."""
-        if self.raw is not None:
-            return self.raw
-        if self.user_images is not None:
-            made_from = self.ingest_values() | {"files": self.user_images.digest}
+    def ingest_stage(self, root: Root, download: Download | None, *, refresh: int) -> Ingest:
+        """Return the stage that makes the raw dataset, if it does not exist."""
+        if self.user_images:
+            files: FilesURI | ListingURI = user_images.write(root, self.user_images)
         else:
-            assert self.source is not None
-            made_from = _checksums(self.source)
-            if user_code.is_reference(self.recipe.data.source):  # the user's own code reads the files
-                made_from["code"] = self.recipe.data.source
-        return result_of(kinds.RAW, root, name=self.name, parameters=made_from | {"refresh": refresh})
-
-    def find_files(self, root: Root, raw: DatasetURI, *, refresh: int) -> FilesURI | None:
-        """Return the URI of the downloaded files; None if they are gone or damaged but the raw dataset exists."""
-        if self.source is None:
-            return None
-        files = find_files(root, self.source, refresh=refresh)
-        return files if is_needed(files, child=raw) else None
+            assert download, "a source is downloaded"
+            files = download.target
+        return ingest_stage(files, self.recipe.data, group=self.recipe.split.group, refresh=refresh)
 
     def images(self, raw: DatasetURI) -> tuple[tuple[int, int, int] | None, tuple[str, ...] | None]:
         """Return shape and classes of the images; None where they are unknown until the data is read."""
@@ -125,9 +86,16 @@ class TrainingData:
         return images.shape_of(metadata), images.classes_of(metadata)
 
 
-def find_files(root: Root, download: Download, **more: Any) -> FilesURI:
-    """Return the URI of the downloaded files, named after their checksums."""
-    return result_of(kinds.FILES, root, name=download.name, parameters=_checksums(download) | more)
+def ingest_stage(files: FilesURI | ListingURI, data: Data, *, group: str = "none", refresh: int = 0) -> Ingest:
+    """Return the stage that makes a raw dataset of `files`: a download, or a list of the user's own."""
+    if not isinstance(files, ListingURI):
+        return Ingest(files=files, source=data.source, refresh=refresh)
+    images = user_images.read(files)
+    fields: dict[str, Any] = {
+        name: getattr(data, name) for name in ("image_size", "channels", "store", "max_megapixels")
+    }
+    fields |= {} if images.test_fraction is None else {"test_fraction": images.test_fraction, "group": group}
+    return Ingest(listing=files, place=images.uri, is_new=images.is_new, refresh=refresh, **fields)
 
 
 def is_needed(files: FilesURI, *, child: URI) -> bool:
@@ -138,18 +106,12 @@ def is_needed(files: FilesURI, *, child: URI) -> bool:
         return False
 
 
-def _checksums(source: Download) -> dict[str, Any]:
-    return {"data": source.name, "sha256": {file.name: file.sha256 for file in source.files}}
-
-
 def find_training_data(root: Root, recipe: Recipe, data: str | None) -> TrainingData:
     """Return what `recipe` learns from: `data`, or the recipe's source; raise `ValueError` if they do not fit."""
     if not data:
         source = sources.load(recipe.data.source)
         _check_shift(recipe, side=min(source.image_shape[:2]))
-        return TrainingData(
-            recipe=recipe, name=source.name, default_model=source.name, is_user_images=False, source=source
-        )
+        return TrainingData(recipe=recipe, default_model=source.name, source=source)
     uri = DatasetURI(catalog.named(root, data, option="--data"))
     try:
         access.check_readable(uri, option="--data")
@@ -176,13 +138,13 @@ def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
         )
     user_images.check_apart(root, listed.uri, option="--data")
     model = champions.default_for_user_images(listed.name, listed.uri)
-    return TrainingData(recipe=recipe, name=listed.name, default_model=model, is_user_images=True, user_images=listed)
+    return TrainingData(recipe=recipe, default_model=model, user_images=listed)
 
 
 def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
-    raw = check_committed("--data", uri, kinds=("raw",))
-    source, name = recipe.data.source, raw.parameters.get("data")
-    if name != sources.name_of(source) and (source != sources.USER_IMAGES or name is None):
+    raw = catalog.committed(uri, option="--data", kinds=("raw",))
+    source, name = recipe.data.source, uri.stem
+    if name != sources.name_of(source) and (source != sources.USER_IMAGES or "listing" not in raw.parameters):
         raise ValueError(f"--data must be of data set {source!r}, got {uri} of {name!r}; choose another --recipe")
     metadata = raw.columns["metadata"]
     _check_shift(recipe, side=min(images.shape_of(metadata)[:2]))
@@ -204,10 +166,12 @@ def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
             "the folder of the images themselves, or use --set group=none"
         )
     # What the dataset was made with cannot be changed any more.
-    fixed = {
-        field: raw.parameters[field] for field in ("image_size", "channels", "test_fraction") if field in raw.parameters
-    }
-    usual = recipes.load(recipe.name) if recipe.name in recipes.known() else recipe
+    fixed: dict[str, Any] = {}
+    if "listing" in raw.parameters:
+        size, _, channels = images.shape_of(metadata)
+        fraction = {name: raw.parameters[name] for name in ("test_fraction",) if name in raw.parameters}
+        fixed = {"image_size": size, "channels": channels, **fraction}
+    usual = recipes.load(recipe.origin) if recipe.origin else recipe
     for field, value in fixed.items():
         if (requested := getattr(recipe.data, field)) not in (value, getattr(usual.data, field)):
             raise ValueError(
@@ -216,9 +180,7 @@ def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
             )
     return TrainingData(
         recipe=dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **fixed)),
-        name=str(name),
-        default_model=champions.default_of_raw(raw),
-        is_user_images=source == sources.USER_IMAGES,
+        default_model=champions.default_of_raw(uri, raw),
         raw=uri,
     )
 

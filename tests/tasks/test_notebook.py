@@ -1,0 +1,44 @@
+"""Each task alone, from URIs and a recipe, as a notebook calls it, and each line of a printed plan."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import manifest
+from storage.uri import Root
+from tests.runs import CHECKOUT
+
+PAGE = (CHECKOUT / "docs/notebook.md").read_text()
+CALLS, PRINT, PLAN = re.findall(r"```\w+\n(.*?)```", PAGE, re.DOTALL)
+QUICK = ('"mnist-sample-resnet18")', '"mnist-sample-resnet18"), {"model": "small-cnn", "epochs": 1})')
+"""The recipe in the page's calls, and another that takes seconds."""
+
+
+@pytest.fixture
+def names(root: Root, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What the page's calls define, with another root and a small model."""
+    monkeypatch.chdir(tmp_path)
+    calls = CALLS.replace("/tmp/notebook", root).replace("recipes.load", "recipes.override(recipes.load")
+    defined: dict[str, Any] = {}
+    exec(calls.replace(*QUICK), defined)
+    return defined
+
+
+def test_each_task_runs_alone_and_each_line_of_the_plan_finds_its_result(root: Root, names: dict[str, Any]) -> None:
+    results = [names[name] for name in ("files", "raw", "prepared", "checkpoint", "predictions", "evaluation", "page")]
+    assert all(map(manifest.is_committed, results))
+    assert names["decision"].challenger == names["checkpoint"]
+    exec(PRINT.partition("\n\n")[0], names)
+    first, *lines = str(names["make_plan"](storage=root, recipe=names["recipe"])).splitlines()
+    exec(first, names)
+    assert [eval(line, names) for line in lines] == results[:-1]
+
+
+def test_page_shows_the_plan_as_it_is_printed(tmp_path: Path) -> None:
+    defined: dict[str, Any] = {}
+    exec(CALLS.partition("\n\n")[0] + "\n" + PRINT.partition("\n\n")[0], defined)
+    plan = defined["make_plan"](storage=str(tmp_path), recipe=defined["recipes"].load("mnist-sample-resnet18"))
+    shown, printed = (re.sub(r"[0-9a-f]{12}\b", "...", text.strip()) for text in (PLAN, str(plan)))
+    assert shown.replace("/tmp/notebook", str(tmp_path)) == printed
