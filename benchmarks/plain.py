@@ -9,13 +9,11 @@ Model, precision and threads are those of the recipe; nothing of this project is
 
 import argparse
 import dataclasses
-import shutil
-import tempfile
+import gzip
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
@@ -118,30 +116,22 @@ def write_predictions(path: Path, probabilities: Tensor, labels: Tensor) -> None
     pq.write_table(pa.table(columns), path, compression="zstd")
 
 
-def download(mirror: str, folder: Path) -> tuple[Split, Split]:
-    """Train and test split, by torchvision."""
-    from torchvision.datasets.mnist import read_image_file, read_label_file
-    from torchvision.datasets.utils import download_and_extract_archive, extract_archive
-
-    splits = []
-    for prefix in ("train", "t10k"):
-        for kind in ("images-idx3", "labels-idx1"):
-            name = f"{prefix}-{kind}-ubyte.gz"
-            if mirror.startswith("file:"):
-                shutil.copy(url2pathname(urlsplit(mirror).path) + f"/{name}", folder)
-                extract_archive(str(folder / name))
-            else:
-                download_and_extract_archive(f"{mirror}/{name}", str(folder), filename=name)
-        images = read_image_file(str(folder / f"{prefix}-images-idx3-ubyte"))[..., None]
-        splits.append(Split(images=images, labels=read_label_file(str(folder / f"{prefix}-labels-idx1-ubyte"))))
-    return splits[0], splits[1]
+def download(mirror: str, prefix: str) -> Split:
+    """The images and labels of one split."""
+    images, labels = (
+        gzip.decompress(urlopen(f"{mirror}/{prefix}-{kind}-ubyte.gz").read()) for kind in ("images-idx3", "labels-idx1")
+    )
+    pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28, 1)
+    return Split(
+        images=torch.from_numpy(pixels.copy()),
+        labels=torch.from_numpy(np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)),
+    )
 
 
 def run_all(mirror: str, out: Path, *, epochs: int, batch_size: int) -> None:
     """Everything, once, into `out`."""
     out.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as folder:
-        train, test = download(mirror, Path(folder))
+    train, test = download(mirror, "train"), download(mirror, "t10k")
     for name, split in {"train": train, "test": test}.items():
         pq.write_table(to_table(split), out / f"{name}.parquet", compression="zstd", use_dictionary=["label"])
     order = torch.randperm(len(train.labels))
