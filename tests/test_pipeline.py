@@ -163,9 +163,9 @@ def test_the_public_interfaces_of_ray_alone_give_the_same_bytes_as_no_ray(tmp_pa
         return Run(*quick(), *data, *words, "--storage", str(tmp_path / f"root{len(words)}"), folder=tmp_path, env=env)
 
     results = [run(PIPELINE_TUNED="0").result(), run("--workers", "0").result()]
-    with_ray, without = ({kind: URI(uri) for kind, uri in result["uris"].items()} for result in results)
     for kind in ("prepared", "checkpoint", "predictions"):
-        assert _digests(with_ray[kind]) == _digests(without[kind])
+        with_ray, without = (_digests(URI(result["uris"][kind])) for result in results)
+        assert with_ray == without
     again, commands = run(PIPELINE_TUNED="0"), set[str]()
     with repeatedly(lambda: commands.update(again.processes().values()), interval_s=0.1):
         result = again.result()

@@ -109,7 +109,7 @@ def test_page_asks_for_nothing_and_is_legible_in_every_view(
 
 @pytest.mark.parametrize(
     ("classes", "view"),
-    [("400 classes", "phone"), ("skewed classes", "light"), ("skewed classes", "print")],
+    [("150 classes", "phone"), ("skewed classes", "light"), ("skewed classes", "print")],
     indirect=["classes"],
 )
 def test_page_of_many_or_skewed_classes_is_legible(browser: Browser, classes: Path, view: str) -> None:
