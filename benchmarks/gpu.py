@@ -1,7 +1,6 @@
 """Measure the CIFAR-10 recipes on one GPU."""
 
 import argparse
-import dataclasses
 import functools
 import os
 import statistics
@@ -35,19 +34,6 @@ _VIT, _RESNET = "cifar10-vit", "cifar10-resnet18"
 _AIRBENCH = f"{CHECKOUT}/examples/cifar10_airbench.py:cifar10_airbench"
 VARIANTS = {"eager": {}, "graph": {"step": "graph"}, "compiled": {"compile": "true"}}
 """Ways to launch a step; a graph only on a GPU."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One line of what was measured."""
-
-    what: str
-    value: float
-    unit: str
-    note: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.value:,.4g} {self.unit} {self.note}".rstrip()
 
 
 class Bench:
@@ -85,7 +71,7 @@ class Bench:
         return uri, manifest.load(uri).rows / (time.perf_counter() - begun)
 
 
-def epochs(bench: Bench, *, name: str) -> Iterator[Measured]:
+def epochs(bench: Bench, *, name: str) -> Iterator[str]:
     """An epoch of whole training jobs, with evaluation and checkpoints, launched in every way."""
     for variant, changes in VARIANTS.items():
         if "step" in changes and bench.device.type != "cuda":
@@ -93,40 +79,38 @@ def epochs(bench: Bench, *, name: str) -> Iterator[Measured]:
         _, history = bench.train(bench.recipe(name, epochs=_WARM_UP + _EPOCHS, **changes))
         seconds = statistics.median(epoch.seconds for epoch in history[_WARM_UP:])
         waits = statistics.mean(epoch.data_wait_s + epoch.checkpoint_wait_s for epoch in history[_WARM_UP:])
-        note = f"waits {waits:.2f} s; first epoch {history[0].seconds:.1f} s"
-        yield Measured(what=f"{name}: job, one epoch, {variant}", value=seconds, unit="s", note=note)
+        first = f"waits {waits:.2f} s; first epoch {history[0].seconds:.1f} s"
+        yield f"{name}: job, one epoch, {variant}: {seconds:.4g} s ({first})"
 
 
-def airbench(bench: Bench) -> Iterator[Measured]:
+def airbench(bench: Bench) -> Iterator[str]:
     """The training that is to reach 94% within seconds, as a job from its first epoch on."""
-    recipe = bench.recipe(_AIRBENCH)
-    uri, history = bench.train(recipe)
+    uri, history = bench.train(bench.recipe(_AIRBENCH))
     seconds, all_s = (sum(epoch.train_s for epoch in history), sum(epoch.seconds for epoch in history))
-    note = f"{recipe.training.epochs} epochs; {all_s:.1f} s with evaluation and checkpoints"
-    yield Measured(what="cifar10-airbench: training", value=seconds, unit="s", note=note)
+    yield f"cifar10-airbench: training: {seconds:.1f} s ({all_s:.1f} s with evaluation and checkpoints)"
     if bench.data is not None:
         predictions, _ = bench.predict(uri, split="test")
         table = tables.read_split(predictions, columns=["label", "prediction"])
-        right = 100 * float((table["label"].to_numpy() == table["prediction"].to_numpy()).mean())
-        yield Measured(what="cifar10-airbench: test accuracy", value=right, unit="%")
+        right = (table["label"].to_numpy() == table["prediction"].to_numpy()).mean()
+        yield f"cifar10-airbench: test accuracy: {right:.2%}"
 
 
-def prediction(bench: Bench) -> Iterator[Measured]:
+def prediction(bench: Bench) -> Iterator[str]:
     """Rows in a second: the job with its files, and the model alone with rows and results on the host."""
     for name in (_VIT, _RESNET):
         model, _ = bench.train(bench.recipe(name, epochs=1))
         _, rate = bench.predict(model, split="train")
-        yield Measured(what=f"{name}: prediction, job", value=rate, unit="rows/s", note="with reading and writing")
+        yield f"{name}: prediction, job: {rate:,.4g} rows/s"
         pixels, _ = images.to_arrays(tables.read_split(bench.prepared, "train"), _SOURCE.image_shape)
         inference = Inference(model, threads=os.cpu_count() or 1, device=bench.device)
         inference.probabilities(pixels)
         begun = time.perf_counter()
         inference.probabilities(pixels)
         rate = len(pixels) / (time.perf_counter() - begun)
-        yield Measured(what=f"{name}: prediction, model alone", value=rate, unit="rows/s", note=inference.precision)
+        yield f"{name}: prediction, model alone: {rate:,.4g} rows/s in {inference.precision}"
 
 
-LINES: dict[str, Callable[[Bench], Iterator[Measured]]] = {
+LINES: dict[str, Callable[[Bench], Iterator[str]]] = {
     "vit": functools.partial(epochs, name=_VIT),
     "resnet18": functools.partial(epochs, name=_RESNET),
     "airbench": airbench,
@@ -143,11 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="gpu-bench-") as folder:
         bench = Bench(Path(folder), data=options.data, rows=options.rows, settings=settings)
-        name = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "CPU"
-        print(f"{name}, {os.cpu_count()} CPUs, torch {torch.__version__}, load {os.getloadavg()}", flush=True)
-        for line in options.only or LINES:
-            for measured in LINES[line](bench):
-                print(measured, flush=True)
+        device = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "CPU"
+        print(f"{device}, {os.cpu_count()} CPUs, torch {torch.__version__}, load {os.getloadavg()}", flush=True)
+        for name in options.only or LINES:
+            for line in LINES[name](bench):
+                print(line, flush=True)
     return 0
 
 

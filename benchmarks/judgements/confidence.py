@@ -3,10 +3,8 @@
 `python -m benchmarks.judgements.confidence FOLDER... --cache FOLDER` prints the tables of docs/fine-tuning.md.
 """
 
-import argparse
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,12 +20,7 @@ _SHRINKINGS = (0, 25, 50, 100)
 
 def main() -> None:
     """Print both tables for each folder of photos."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--cache", type=Path, default=Path("~/.cache/photo-features").expanduser())
-    options = parser.parse_args()
-    for folder in options.folders:
-        photos = features.read(folder, cache=options.cache)
+    for photos in features.of_command_line():
         models = list(_models(photos))
         for is_calibrated in (False, True):
             _print_temperatures(photos.name, models, is_calibrated=is_calibrated)
@@ -106,5 +99,4 @@ def _print_confidences(name: str, models: list[tuple[np.ndarray, np.ndarray]]) -
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     main()

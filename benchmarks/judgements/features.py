@@ -1,7 +1,8 @@
 """Features of photos, as the product's default model has them before its head, and linear probes on them."""
 
+import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,18 @@ class Photos:
     classes: tuple[str, ...]
 
 
-def read(folder: Path, *, cache: Path, per_class: int = 600) -> Photos:
+def of_command_line() -> Iterator[Photos]:
+    """Yield the photos of each folder that the command line names."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--cache", type=Path, default=Path("~/.cache/photo-features").expanduser())
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for folder in options.folders:
+        yield _read(folder, cache=options.cache)
+
+
+def _read(folder: Path, *, cache: Path, per_class: int = 600) -> Photos:
     """Compute the features of the first `per_class` photos of each class, or read them from the folder `cache`."""
     file = cache / f"{folder.name}-{per_class}.npz"
     if not file.exists():

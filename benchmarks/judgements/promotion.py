@@ -4,12 +4,9 @@
 linear probes on the features of the default model; the product's own comparison judges them.
 """
 
-import argparse
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
-import torch
 
 from benchmarks.judgements import features
 from benchmarks.judgements.features import Photos
@@ -20,8 +17,8 @@ from tasks.promotion.significance import mcnemar_test
 
 NIGHTS = (0.4, 0.55, 0.7, 0.85, 1.0)
 """Photos of each night, as shares of those on the last; the others are held out."""
-_NUM_EQUAL = 30
-"""Equally good models."""
+_DRAWS, _NUM_EQUAL = 12, 30
+"""Draws of the photos, and equally good models."""
 BAD_NIGHT = 3
 RULES: dict[str, Callable[[Difference], bool]] = {
     "p <= 0.05": lambda difference: difference.difference > 0 and difference.p_value <= 0.05,
@@ -34,25 +31,16 @@ RULES: dict[str, Callable[[Difference], bool]] = {
 
 def main() -> None:
     """Print the tables for each folder of photos."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--cache", type=Path, default=Path("~/.cache/photo-features").expanduser())
-    parser.add_argument("--repeat", type=int, default=20, help="draws of the photos (default: %(default)s)")
-    options = parser.parse_args()
-    for folder in options.folders:
-        photos = features.read(folder, cache=options.cache)
-        for is_bad in (False, True):
-            for line in nights(photos, is_bad=is_bad, repeat=options.repeat):
-                print(line, flush=True)
-        for line in equal_models(photos):
+    for photos in features.of_command_line():
+        for line in (*nights(photos, is_bad=False), *nights(photos, is_bad=True), *equal_models(photos)):
             print(line, flush=True)
 
 
-def nights(photos: Photos, *, is_bad: bool, repeat: int) -> Iterator[str]:
+def nights(photos: Photos, *, is_bad: bool) -> Iterator[str]:
     """Yield a table: accuracy, on photos held out, of the model in use on each night, by rule."""
     num_classes = len(photos.classes)
     most = min(round(450 / num_classes), int(0.65 * np.bincount(photos.labels).min()))
-    runs = [_run(photos, np.random.default_rng(seed), is_bad=is_bad, most=most) for seed in range(repeat)]
+    runs = [_run(photos, np.random.default_rng(seed), is_bad=is_bad, most=most) for seed in range(_DRAWS)]
     sizes = ", ".join(f"{round(most * share) * num_classes}" for share in NIGHTS)
     yield f"\n{photos.name}, {sizes} photos{', half of the new labels of night 4 wrong' if is_bad else ''}\n"
     yield "| rule | night 1 | 2 | 3 | 4 | 5 | promoted | of these truly worse | bad model in use |"
@@ -71,8 +59,8 @@ def nights(photos: Photos, *, is_bad: bool, repeat: int) -> Iterator[str]:
                 path.append(held[champion])
             paths.append(path)
         shown = " | ".join(f"{value:.3f}" for value in np.mean(paths, 0))
-        total = repeat * (len(NIGHTS) - 1)
-        yield f"| {rule} | {shown} | {promoted} of {total} | {worse} | {f'{bad} of {repeat}' if is_bad else ''} |"
+        total = _DRAWS * (len(NIGHTS) - 1)
+        yield f"| {rule} | {shown} | {promoted} of {total} | {worse} | {f'{bad} of {_DRAWS}' if is_bad else ''} |"
 
 
 def _run(
@@ -136,10 +124,7 @@ def equal_models(photos: Photos) -> Iterator[str]:
     is_right = np.stack([model[rest] == photos.labels[rest] for model in answers])
     yield f"\n{photos.name}, 100 nights of equally good models, a new test row each night\n"
     yield "| the p-value is divided by | with a false promotion |\n|---|---|"
-    for counted, is_kept in {
-        "models compared on the same rows": False,
-        "models compared with the champion": True,
-    }.items():
+    for counted, is_kept in (("models compared on the same rows", False), ("models compared with the champion", True)):
         years = [_has_false_promotion(is_right, np.random.default_rng(year), is_kept=is_kept) for year in range(500)]
         yield f"| {counted} | {np.mean(years):.0%} |"
 
@@ -157,5 +142,4 @@ def _has_false_promotion(is_right: np.ndarray, generator: np.random.Generator, *
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     main()
