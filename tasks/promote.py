@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 from prefect import task
 from prefect.context import FlowRunContext
@@ -18,7 +17,7 @@ from tasks.learning.recipes import Gate
 from tasks.orchestration.prefect_options import author, task_options
 from tasks.orchestration.stage import logger, step
 from tasks.predict import predict
-from tasks.promotion.gate import find_valid_decision, judge, resolved, rival_of, settings_of
+from tasks.promotion.gate import find_valid_decision, judge, resolved, rival_of
 from tasks.resources.limits import Limits
 from tasks.resources.scaling import ANY, Needs
 from tasks.runners.runner import Runner
@@ -48,15 +47,16 @@ def promote(
         needs: Resources of each worker of that prediction.
         limits: Time limits.
     """
-    root, settings = reference.root_of(evaluation), resolved(settings_of(gate, judge_only=judge_only), checkpoint)
-    decision = find_valid_decision(checkpoint, evaluation, registry.history(root, registered_model), settings)
+    root, gate = reference.root_of(evaluation), resolved(gate, checkpoint)
+    decisions = registry.history(root, registered_model)
+    decision = find_valid_decision(checkpoint, evaluation, decisions, gate, judge_only=judge_only)
     with step("promote", reused=decision is not None):  # its predictions may wait for other runs
         if decision is None:
 
             def score(champion: CheckpointURI) -> EvaluationURI | str:
                 return score_champion(champion, evaluation, runner, needs=needs, limits=limits)
 
-            decision = decide(checkpoint, evaluation, registered_model, settings, score)
+            decision = decide(checkpoint, evaluation, registered_model, gate, score, judge_only=judge_only)
             if FlowRunContext.get() is not None:
                 emit_event(  # automations may react to it; Prefect adds the run and its deployment
                     f"pipeline.model.{decision.verdict}",
@@ -76,8 +76,10 @@ def decide(
     checkpoint: CheckpointURI,
     evaluation: EvaluationURI,
     registered_model: str,
-    settings: dict[str, Any],
+    gate: Gate,
     score: Callable[[CheckpointURI], EvaluationURI | str],
+    *,
+    judge_only: bool = False,
 ) -> Decision:
     """Judge and record; repeat if another run decided in the meantime, unless it decided on this checkpoint.
 
@@ -86,11 +88,11 @@ def decide(
     root = reference.root_of(evaluation)
     for _ in range(5):
         decisions = registry.history(root, registered_model)
-        if earlier := find_valid_decision(checkpoint, evaluation, decisions, settings):
+        if earlier := find_valid_decision(checkpoint, evaluation, decisions, gate, judge_only=judge_only):
             return earlier
         champion = rival_of(checkpoint, decisions)
         rival = score(champion) if champion else None
-        decision = judge(checkpoint, evaluation, decisions, rival, settings).made_by(author())
+        decision = judge(checkpoint, evaluation, decisions, rival, gate, judge_only=judge_only).made_by(author())
         if not manifest.is_committed(checkpoint):
             raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
         with contextlib.suppress(Superseded):

@@ -4,24 +4,21 @@ import dataclasses
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from storage import manifest, registry
 from storage.decision import METRICS, Decision, Difference, metric_title
 from storage.kinds import CHECKPOINT, EVALUATION
+from storage.manifest import JSON
 from storage.statistics import ModelSpec
 from storage.uri import CheckpointURI, EvaluationURI
-from tasks.learning import recipes, user_code
+from tasks.learning import user_code
+from tasks.learning.recipes import Gate
 from tasks.promotion import answers, seen_rows
 from tasks.promotion.answers import Answers
 from tasks.promotion.seen_rows import SeenRows
 
 _UNSCORED = "cannot be scored on the same rows"
 _MORE_ROWS = "add test images that no model was trained on, or choose another registered model with --register-as NAME"
-Gate = dict[str, Any]
-"""Settings: `metric`, `minimum` and `tolerance`, and optionally `max_p_value` (largest p-value at which a better
-challenger is significantly better; none: see `_rule`), `classes_may_go` (see `Gate`) and `judge_only` (record the
-decision but keep the champion, as in a backfill)."""
 _MAX_P_VALUE = 0.05
 """Largest p-value if a recipe sets none and the challenger is not the champion's recipe on as many other rows."""
 _MAX_CHANCE = 0.05
@@ -30,8 +27,8 @@ _SHOWN = 10
 """Maximum number of class names in a reason."""
 
 
-def settings_of(gate: recipes.Gate, *, judge_only: bool) -> Gate:
-    """Return the settings of `gate` that decide anything."""
+def settings_of(gate: Gate, *, judge_only: bool) -> JSON:
+    """Return the settings of `gate` that decide anything, as a decision records them."""
     settings = dataclasses.asdict(gate) | ({"judge_only": True} if judge_only else {})
     if gate.tolerance or gate.max_p_value == 0:
         del settings["max_p_value"]
@@ -40,10 +37,10 @@ def settings_of(gate: recipes.Gate, *, judge_only: bool) -> Gate:
 
 def resolved(gate: Gate, checkpoint: CheckpointURI) -> Gate:
     """Return `gate` with the metric that `auto` means: balanced accuracy for a model trained with class weights."""
-    if gate["metric"] != "auto":
+    if gate.metric != "auto":
         return gate
     is_balanced = manifest.load(checkpoint).statistics_of(CHECKPOINT).resolved.class_weights == "balanced"
-    return gate | {"metric": "balanced_accuracy" if is_balanced else "accuracy"}
+    return dataclasses.replace(gate, metric="balanced_accuracy" if is_balanced else "accuracy")
 
 
 def rival_of(checkpoint: CheckpointURI, decisions: Sequence[Decision]) -> CheckpointURI | None:
@@ -53,17 +50,22 @@ def rival_of(checkpoint: CheckpointURI, decisions: Sequence[Decision]) -> Checkp
 
 
 def find_valid_decision(
-    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], gate: Gate
+    checkpoint: CheckpointURI,
+    evaluation: EvaluationURI,
+    decisions: Sequence[Decision],
+    gate: Gate,
+    *,
+    judge_only: bool = False,
 ) -> Decision | None:
     """Return the decision already made on `checkpoint` by the same gate, if it is still valid.
 
     A decision of a promoting run is also valid for a `judge_only` run. It is invalid if the champion has changed since,
     or if it could not be scored then.
     """
-    promoting = {name: value for name, value in gate.items() if name != "judge_only"}
+    settings = [settings_of(gate, judge_only=value) for value in {False, judge_only}]
     for decision in reversed(decisions):
         is_same = (decision.challenger, decision.evaluation) == (checkpoint, evaluation)
-        if is_same and decision.gate in (gate, promoting):
+        if is_same and decision.gate in settings:
             holds = decision.champion == decisions[-1].champion and _UNSCORED not in decision.reason
             return decision if holds else None
     return None
@@ -75,6 +77,8 @@ def judge(
     decisions: Sequence[Decision],
     rival: EvaluationURI | str | None,
     gate: Gate,
+    *,
+    judge_only: bool = False,
 ) -> Decision:
     """Judge a challenger: it must reach the minimum, and be at most the tolerance below the champion on the same rows.
 
@@ -83,12 +87,13 @@ def judge(
     has seen the image in training. A model that was rolled back can only be promoted by hand.
 
     `decisions` are all those of the registered model, oldest first. `rival` is the champion's evaluation on the
-    challenger's test rows, or why there is none; none without a champion.
+    challenger's test rows, or why there is none; none without a champion. With `judge_only` the champion stays, as in a
+    backfill.
     """
     champion, weights = decisions[-1].champion if decisions else None, registry.weights_of(checkpoint)
     evaluations = {"challenger": evaluation} | ({"champion": rival} if isinstance(rival, EvaluationURI) else {})
     models = {"this model": checkpoint} | ({"the champion": champion} if champion not in (None, checkpoint) else {})
-    compared = _read(evaluations, models, metric=gate["metric"])
+    compared = _read(evaluations, models, metric=gate.metric)
     pairs = itertools.pairwise(decisions)
     rivals = {past.challenger for before, past in pairs if past.difference and before.champion == champion}
     num_before = len(rivals - {checkpoint})
@@ -107,7 +112,7 @@ def judge(
     if promoted and (model := _model(checkpoint)) and user_code.is_reference(model.model):
         code = model.model.partition(":")[0]
         reason += f"; from now on runs and predictions need the unchanged {code} in {user_code.FILES}"
-    if promoted and gate.get("judge_only"):
+    if promoted and judge_only:
         promoted = False
         reason += f"; it was only judged; promote it with: {_by_hand(checkpoint)}"
     return Decision(
@@ -118,7 +123,7 @@ def judge(
         evaluation=evaluation,
         promoted=promoted,
         reason=reason,
-        gate=gate,
+        gate=settings_of(gate, judge_only=judge_only),
         metrics=compared.metrics,
         scores=compared.scores,
         difference=compared.difference,
@@ -184,7 +189,7 @@ def _by_hand(checkpoint: CheckpointURI) -> str:
 
 def _floor(compared: _Compared, gate: Gate, *, is_first: bool) -> tuple[bool, str]:
     """Return whether the challenger is good enough regardless of the champion, and why."""
-    score, shown, minimum = compared.score(), compared.shown(), gate["minimum"]
+    score, shown, minimum = compared.score(), compared.shown(), gate.minimum
     if lost := compared.seen.lost_classes:
         return False, f"no test row of class {_shown(lost)} counts; {_MORE_ROWS}"
     if score < minimum:
@@ -228,8 +233,8 @@ def _rule(gate: Gate, checkpoint: CheckpointURI, champion: CheckpointURI) -> tup
 
     docs/promotion.md has the measurements behind it.
     """
-    if (max_p_value := gate.get("max_p_value", 0.0)) is not None:
-        return max_p_value, ""
+    if gate.tolerance or gate.max_p_value is not None:
+        return 0.0 if gate.tolerance else gate.max_p_value or 0.0, ""
     mine, other = manifest.load(checkpoint), manifest.find(champion)
     # How many workers and cores compute a model is no part of its recipe.
     both = [
@@ -267,7 +272,7 @@ def _beside_champion(
     """
     own, before = _model(checkpoint), _model(champion)
     gone = [name for name in before.classes if not own or name not in own.classes] if before else []
-    if gone and not gate.get("classes_may_go"):
+    if gone and not gate.classes_may_go:
         advice = "restore their images, or allow it with --set classes_may_go=true"
         return False, f"classes of the champion are gone: {_shown(gone)}; {advice}"
     difference, (max_p_value, why) = compared.difference, _rule(gate, checkpoint, champion)
@@ -289,6 +294,6 @@ def _beside_champion(
         return promoted, f"{shown} is above {against}{but} ({required}{why})"
     if score >= other:
         return True, f"{shown} is at least {against}{why}"
-    promoted = score >= other - gate["tolerance"]
-    tolerance = f"{'within the' if promoted else 'allowed'} tolerance {gate['tolerance']:.4f}"
+    promoted = score >= other - gate.tolerance
+    tolerance = f"{'within the' if promoted else 'allowed'} tolerance {gate.tolerance:.4f}"
     return promoted, f"{shown} is below {against} ({tolerance})"

@@ -17,6 +17,7 @@ from storage.kinds import EVALUATION
 from storage.uri import URI, CheckpointURI, EvaluationURI, PredictionsURI, Root
 from tasks.evaluate import evaluate
 from tasks.learning import recipes
+from tasks.learning.recipes import Gate
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
@@ -28,7 +29,7 @@ from tests.image_folder import encoded
 from tests.ingested import ingested
 
 CLASSES = ("down", "plain")
-GATE: dict[str, Any] = {"metric": "accuracy", "minimum": 0.0, "tolerance": 0.0}
+GATE = Gate(metric="accuracy", minimum=0.0, max_p_value=0.0)
 TRAIN, TEST = range(30), range(30, 50)
 """Numbers of the pictures of each class."""
 MOVED = range(30, 42)

@@ -14,7 +14,7 @@ from tasks.images import row_tables
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
-from tasks.promotion.gate import judge, resolved, settings_of
+from tasks.promotion.gate import judge, resolved
 from tests import committed
 from tests.report_page.test_report_page import fake_history
 
@@ -66,7 +66,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
         plan.evaluate.target,
         [],
         None,
-        resolved(settings_of(plan.recipe.gate, judge_only=False), plan.train.target),
+        resolved(plan.recipe.gate, plan.train.target),
     )
     return plan, decision.made_by("ada, run mnist-sample-resnet18 epochs=4 learning_rate=0.002")
 

@@ -12,7 +12,7 @@ from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning import recipes
 from tasks.planning import make_plan
 from tasks.promote import decide
-from tasks.promotion.gate import find_valid_decision, judge, rival_of, settings_of
+from tasks.promotion.gate import find_valid_decision, judge, rival_of
 from tests import committed
 
 _GATE = {"metric": "accuracy", "minimum": 0.9, "tolerance": 0.01}
@@ -48,20 +48,20 @@ class Scene:
         return registry.history(self.plan.root, "mnist-sample")
 
     def find_valid_decision(self, challenger: tuple[CheckpointURI, EvaluationURI]) -> Decision | None:
-        return find_valid_decision(*challenger, self.decisions(), self.gate())
+        return find_valid_decision(
+            *challenger, self.decisions(), self.plan.recipe.gate, judge_only=self.plan.judge_only
+        )
 
     def decide(self, challenger: tuple[CheckpointURI, EvaluationURI], rival: EvaluationURI | str | None) -> Decision:
         """Judge and record."""
-        decision = judge(*challenger, self.decisions(), rival, self.gate())
+        decision = judge(*challenger, self.decisions(), rival, self.plan.recipe.gate, judge_only=self.plan.judge_only)
         registry.append(self.plan.root, "mnist-sample", decision)
         return decision
 
-    def gate(self) -> dict[str, Any]:
-        return settings_of(self.plan.recipe.gate, judge_only=self.plan.judge_only)
-
     def task(self, challenger: tuple[CheckpointURI, EvaluationURI]) -> Decision:
         """Judge and record as the task does, without a champion to score."""
-        return decide(*challenger, "mnist-sample", self.gate(), lambda champion: pytest.fail(champion))
+        plan = self.plan
+        return decide(*challenger, "mnist-sample", plan.recipe.gate, pytest.fail, judge_only=plan.judge_only)
 
     def night(self, name: str, accuracy: float) -> Decision:
         """Judge a new model beside everybody it has to be compared with, and record."""
