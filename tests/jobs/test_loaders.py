@@ -33,17 +33,17 @@ process.keep_memory()
 torch.set_num_threads(1)
 kind, uri = sys.argv[1], DatasetURI(sys.argv[2])
 recipe = Recipe(name="large", data=Data(source="mnist"), model="small-cnn", training=Training(epochs=1))
-rows = None
+read = None
 if kind == "ray-data":
     import ray
-    from tasks.jobs.train.ray_loader import RayDataRows, datasets
+    from tasks.jobs.train.ray_loader import datasets, windows
 
     options = {"include_dashboard": False, "logging_level": "ERROR", "object_store_memory": 100 * 2**20}
     ray.init(address="local", num_cpus=2, **options)
     shards = {split: rows.iterator() for split, rows in datasets(uri, manifest.load(uri), recipe).items()}
-    rows = partial(RayDataRows, world_size=1, shard=shards.__getitem__)
+    read = partial(windows, world_size=1, get_shard=shards.__getitem__)
 print("ready", flush=True)
-loader = make_loader(recipe, uri, manifest.load(uri), reader(kind, rows=rows))
+loader = make_loader(recipe, uri, manifest.load(uri), reader(kind, windows=read))
 labels = []
 for _, batch in loader.train_batches(epoch=1, batch_size=100):
     labels += batch.tolist()

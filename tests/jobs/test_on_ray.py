@@ -18,7 +18,7 @@ from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.ray_data import RayData, configure
 from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import make_loader
-from tasks.jobs.train.ray_loader import RayDataRows, datasets
+from tasks.jobs.train.ray_loader import datasets, windows
 from tasks.learning.loop import Loader
 from tests import photographs
 from tests.image_folder import write_folder
@@ -88,11 +88,11 @@ def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path
 
 def loader(uri: DatasetURI, *, rank: int, is_on_ray: bool) -> Loader:
     """The loader of one of two ranks, as a training worker makes it."""
-    rows, made = None, manifest.load(uri)
+    read, made = None, manifest.load(uri)
     if is_on_ray:
         shards = {split: rows.iterator() for split, rows in datasets(uri, made, photographs.RECIPE).items()}
-        rows = partial(RayDataRows, world_size=2, shard=shards.__getitem__)
-    here = reader("ray-data", rank=rank, world_size=2, rows=rows)
+        read = partial(windows, world_size=2, get_shard=shards.__getitem__)
+    here = reader("ray-data", rank=rank, world_size=2, windows=read)
     return make_loader.make_loader(photographs.RECIPE, uri, made, here)
 
 

@@ -1,6 +1,5 @@
 """Choice of one rank's loader, and the loader that streams any number of rows from their parts or from Ray Data."""
 
-import abc
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,33 +34,10 @@ _WINDOW_BYTES = 64 * 2**20
 """Most bytes of pixels among which it shuffles, unless a window would have too few batches."""
 WINDOW_BATCHES = 16
 """Fewest batches among which it shuffles: in fewer, the rows of a part would meet again in the next epoch's batches."""
+Windows = Callable[..., Iterator[Batch]]
+"""Reader of rows with the parameters of `read_windows` from `split` to `device`."""
 Report = Callable[[URI, list[EpochMetrics]], None]
 """Function that is called with the folder of a new checkpoint and the history so far."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RowSource(abc.ABC):
-    """Source of one rank's rows of the dataset at `uri`."""
-
-    uri: DatasetURI
-    slices: Slices
-    shape: Shape
-    transform: Transform | None
-    """Transform of encoded images; None for pixels."""
-    device: torch.device
-
-    @abc.abstractmethod
-    def windows(
-        self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
-    ) -> Iterator[Batch]:
-        """Yield all rows of `split`, `size` at a time, on the device; the last batch may be smaller.
-
-        Args:
-            split: Name of the split.
-            size: Rows of a batch.
-            epoch: Encoded images are augmented for it; None: decoded and resized only.
-            shuffle_seed: Decides the order of the parts; None: their own order.
-        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,8 +56,8 @@ class RankContext:
     """Called on every rank once for each epoch, in order, after its checkpoint is complete."""
     loader: str
     """Kind of loader: `resident`, `streaming`, `dataloader` or `ray-data`."""
-    rows: Callable[[DatasetURI, Slices, Shape, Transform | None, torch.device], RowSource] | None = None
-    """Makes the source of the rows of `ray-data`; None: this process reads them. The batches are the same."""
+    windows: Windows | None = None
+    """Reads the rows of `ray-data`; None: this process reads them. The batches are the same."""
     beat: Callable[[], None] = lambda: None
     """Called at every sign of progress."""
 
@@ -109,10 +85,10 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, context: Ra
         is_gpu = context.device.type == "cuda"
         return MapStyleLoader(train, validation, prepare=context.prepare, pin_memory=is_gpu, **how)
     transform = Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else None
-    rows = (context.rows or PartsReader)(uri, slices, shape, transform, context.device)
+    read = context.windows or partial(read_windows, uri=uri, transform=transform)
+    windows = partial(read, shape=shape, device=context.device)
     window_rows = min(WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
-    num_rows = sum(map(len, slices("train")))
-    return StreamingLoader(rows, num_rows=num_rows, window_rows=window_rows, seed=recipe.training.seed, rank=rank)
+    return StreamingLoader(windows, slices, window_rows=window_rows, seed=recipe.training.seed, rank=rank)
 
 
 class StreamingLoader:
@@ -123,9 +99,10 @@ class StreamingLoader:
     different ones in every epoch.
     """
 
-    def __init__(self, rows: RowSource, *, num_rows: int, window_rows: int, seed: int, rank: int) -> None:
-        self.rows, self.num_rows, self.window_rows = rows, num_rows, window_rows
+    def __init__(self, windows: Windows, slices: Slices, *, window_rows: int, seed: int, rank: int) -> None:
+        self.windows, self.slices, self.window_rows = windows, slices, window_rows
         self.seed, self.rank = seed, rank
+        self.num_rows = sum(map(len, slices("train")))
 
     def num_train_rows(self) -> int:
         return self.num_rows
@@ -136,7 +113,7 @@ class StreamingLoader:
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
         size = max(1, self.window_rows // batch_size) * batch_size
-        for pixels, labels in self.rows.windows("validation", size=size):
+        for pixels, labels in self.windows("validation", self.slices("validation"), size=size):
             yield from zip(pixels.split(batch_size), labels.split(batch_size), strict=True)
 
     def _chosen(self, epoch: int, batch_size: int, left_out: int) -> Iterator[tuple[Batch, Tensor]]:
@@ -151,7 +128,8 @@ class StreamingLoader:
         carried = int(torch.randint(self.num_rows, (), generator=other))
         size = max(self.window_rows // batch_size, WINDOW_BATCHES) * batch_size
         seed = mixed_seed(self.seed, epoch, self.rank, 4) if self.num_rows > size else None
-        for window in self.rows.windows("train", size=size, epoch=epoch, shuffle_seed=seed):
+        slices = dataset_parts.shuffled(self.slices("train"), seed)
+        for window in self.windows("train", slices, size=size, epoch=epoch):
             order = torch.randperm(len(window[1]), generator=generator)
             skipped, carried = divmod(carried + left_out * len(order), self.num_rows)
             yield window, moved(order[: len(order) - skipped], window[1].device)
@@ -176,26 +154,41 @@ def _batches(chosen: Iterable[tuple[Batch, Tensor]], size: int) -> Iterator[Batc
                 held = rows_of(window, some)
 
 
-class PartsReader(RowSource):
-    """Reader of a rank's rows in this process; reads the next parts while earlier ones are in use."""
+def read_windows(
+    split: str,
+    slices: Sequence[Slice],
+    *,
+    size: int,
+    epoch: int | None = None,
+    shape: Shape,
+    device: torch.device,
+    uri: DatasetURI,
+    transform: Transform | None,
+) -> Iterator[Batch]:
+    """Read rows in this process; the next parts are read while earlier ones are in use.
 
-    def windows(
-        self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
-    ) -> Iterator[Batch]:
-        held, missing = list[Block](), size
-        slices = dataset_parts.shuffled(self.slices(split), shuffle_seed)
-        transform = {"transform": partial(self.transform, epoch=epoch)} if self.transform else {}
-        tables = dataset_parts.read_ahead(self.uri, slices, **transform)
-        for pixels, labels in _blocks(tables, self.shape):
-            while len(labels):
-                held.append((pixels[:missing], labels[:missing]))
-                pixels, labels = pixels[missing:], labels[missing:]
-                missing -= len(held[-1][1])
-                if missing == 0:
-                    yield to_device(self.device, tensors(held, num_rows=size, shape=self.shape))
-                    held, missing = [], size
-        if held:
-            yield to_device(self.device, tensors(held, num_rows=size - missing, shape=self.shape))
+    Args:
+        split: Name of the split.
+        slices: This rank's rows of it, in the order of the epoch.
+        size: Rows of a window; the last may be smaller.
+        epoch: Encoded images are augmented for it; None: decoded and resized only.
+        shape: Height, width and channels of an image.
+        device: Where the windows are to be.
+        uri: URI of the dataset.
+        transform: Transform of encoded images; None for pixels.
+    """
+    held, missing = list[Block](), size
+    transforms = {"transform": partial(transform, epoch=epoch)} if transform else {}
+    for pixels, labels in _blocks(dataset_parts.read_ahead(uri, slices, **transforms), shape):
+        while len(labels):
+            held.append((pixels[:missing], labels[:missing]))
+            pixels, labels = pixels[missing:], labels[missing:]
+            missing -= len(held[-1][1])
+            if missing == 0:
+                yield to_device(device, tensors(held, num_rows=size, shape=shape))
+                held, missing = [], size
+    if held:
+        yield to_device(device, tensors(held, num_rows=size - missing, shape=shape))
 
 
 def _blocks(

@@ -1,17 +1,18 @@
 """Ray Data feeds Ray Train: the datasets that the trainer gets, and how each worker reads its shard."""
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import ray.train
+import torch
 from ray.data import DataIterator, Dataset
 from ray.data.collate_fn import ArrowBatchCollateFn
 
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, datasource
-from tasks.jobs.train.make_loader import RowSource, tensors
+from tasks.jobs.dataset_parts import Slice
+from tasks.jobs.train.make_loader import tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
 from tasks.learning.recipes import Recipe
@@ -41,37 +42,38 @@ def _transformed(table: pa.Table, *, transform: Transform) -> pa.Table:
     return transform(table, epoch=epoch).replace_schema_metadata(None)
 
 
-@dataclasses.dataclass(frozen=True)
-class RayDataRows(RowSource):
-    """Rows of this rank that Ray Data's tasks read, and if encoded decode and augment, anywhere in the cluster.
+def windows(
+    split: str,
+    slices: Sequence[Slice],
+    *,
+    size: int,
+    epoch: int | None = None,
+    shape: tuple[int, int, int],
+    device: torch.device,
+    world_size: int,
+    get_shard: Callable[[str], DataIterator] = ray.train.get_dataset_shard,
+) -> Iterator[Batch]:
+    """Read rows as `make_loader.read_windows` does; Ray Data's tasks prepare the next window meanwhile.
 
-    The order of the parts and the augmentation depend on the epoch, so the worker tells each execution its epoch and
-    its slices. Ray's own `RandomSeedConfig` counts the executions of a process instead, and a resumed one begins anew.
-    Ray Data prepares the next window meanwhile. The loader shuffles each window, as for `streaming`: the order from
+    The worker tells each execution of its shard what to read, and the epoch. Ray's own `RandomSeedConfig` counts the
+    executions of a process instead, so a resumed one would begin again. The loader shuffles each window: the order from
     `local_shuffle_buffer_size` would depend on how blocks are cut.
     """
-
-    world_size: int
-    shard: Callable[[str], DataIterator] = ray.train.get_dataset_shard
-
-    def windows(
-        self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
-    ) -> Iterator[Batch]:
-        shard = self.shard(split)
-        context = shard.get_context()
-        context.set_config(datasource.SLICES, dataset_parts.shuffled(self.slices(split), shuffle_seed))
-        context.set_config(datasource.EPOCH, epoch)
-        options = context.execution_options
-        options.preserve_order = True
-        # Readers of different ranks do not know of each other; each would claim the whole object store.
-        store = ray.cluster_resources().get("object_store_memory", 0) * _OBJECT_STORE_SHARE / self.world_size
-        options.resource_limits = options.resource_limits.copy(object_store_memory=store)
-        yield from shard.iter_torch_batches(
-            batch_size=size,
-            device=str(self.device),
-            collate_fn=_ToTensors(self.shape),
-            pin_memory=self.device.type == "cuda",
-        )
+    shard = get_shard(split)
+    context = shard.get_context()
+    context.set_config(datasource.SLICES, slices)
+    context.set_config(datasource.EPOCH, epoch)
+    options = context.execution_options
+    options.preserve_order = True
+    # Readers of different ranks do not know of each other; each would claim the whole object store.
+    store = ray.cluster_resources().get("object_store_memory", 0) * _OBJECT_STORE_SHARE / world_size
+    options.resource_limits = options.resource_limits.copy(object_store_memory=store)
+    yield from shard.iter_torch_batches(
+        batch_size=size,
+        device=str(device),
+        collate_fn=_ToTensors(shape),
+        pin_memory=device.type == "cuda",
+    )
 
 
 class _ToTensors(ArrowBatchCollateFn):

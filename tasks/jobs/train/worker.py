@@ -66,11 +66,11 @@ def _train(stage: Train, attempt: URI, config: Assignment, *, beat: Callable[[],
     rank = failpoints.rank = context.get_world_rank()
     prepared = manifest.load(stage.prepared)
     device = get_device() if config["use_gpu"] else torch.device("cpu")  # a GPU that `checked_gpus` has tried out
-    rows, world_size = None, context.get_world_size()
+    windows, world_size = None, context.get_world_size()
     if loader == choices.RAY_DATA:
-        from tasks.jobs.train.ray_loader import RayDataRows
+        from tasks.jobs.train import ray_loader
 
-        rows = functools.partial(RayDataRows, world_size=world_size)
+        windows = functools.partial(ray_loader.windows, world_size=world_size)
     rank_context = RankContext(
         rank=rank,
         world_size=world_size,
@@ -79,7 +79,7 @@ def _train(stage: Train, attempt: URI, config: Assignment, *, beat: Callable[[],
         prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),  # its rows stay as they are
         report=functools.partial(report, training=vars(stage.recipe.training)),
         loader=loader,
-        rows=rows,
+        windows=windows,
         beat=beat,
     )
     train_loop.train(stage, prepared, attempt, rank_context)
