@@ -44,7 +44,7 @@ def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> lis
             continue
         shown = counts[counts >= MIN_ROWS].head(_MOST)
         for value in shown.index:
-            compared = _compared((values == value).to_numpy(bool), labels, is_right)
+            compared = compare((values == value).to_numpy(bool), labels, is_right)
             slices.append({"fact": fact, "value": value, **compared})
     tested = [entry for entry in slices if entry["p_value"] is not None]
     for entry, corrected in zip(tested, _holm(np.array([entry["p_value"] for entry in tested])), strict=True):
@@ -67,7 +67,7 @@ def describe(entry: Slice) -> str:
     )
 
 
-def _compared(is_in: np.ndarray, labels: np.ndarray, is_right: np.ndarray) -> JSON:
+def compare(is_in: np.ndarray, labels: np.ndarray, is_right: np.ndarray) -> JSON:
     num_classes = int(labels.max()) + 1
     rows, wrong, own, own_wrong = (
         np.bincount(labels[some], minlength=num_classes)

@@ -1,6 +1,7 @@
 """`--check` says what each check finds, up to the first that fails; the run fails with the same words."""
 
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,11 +129,15 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
     assert check("--recipe", "my_recipe.py:usable")["model"].endswith(", 7,850 weights")
 
 
-def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    for scheme in ("http", "https"):
-        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
-    monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
-    check("--recipe", "mnist-resnet18", refused="no mirror of mnist can be reached (https://")
+def test_a_source_that_does_not_answer_is_refused(check: Check) -> None:
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for scheme in ("http", "https"):
+                patch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
+            urllib.request.install_opener(urllib.request.build_opener())  # the usual one keeps its first proxies
+            check("--recipe", "mnist-resnet18", refused="no mirror of mnist can be reached (https://")
+    finally:
+        urllib.request.install_opener(urllib.request.build_opener())
 
 
 def test_a_cluster_that_does_not_answer_is_told_unless_nothing_is_to_do(

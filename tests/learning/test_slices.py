@@ -68,7 +68,7 @@ def test_p_value_is_the_share_of_all_ways_to_draw_the_wrong_rows() -> None:
         for first in itertools.combinations(range(5), 2)
         for second in itertools.combinations(range(5, 11), 2)
     ]
-    result = slices._compared(is_in, labels, is_right)
+    result = slices.compare(is_in, labels, is_right)
     assert result["p_value"] == pytest.approx(np.mean(np.array(ways) >= 3))
 
 
