@@ -95,7 +95,7 @@ def test_judged_are_promoted_and_rejected_checkpoints_of_all_registered_models_t
     results.decide(root, model, challenger=worse)
     results.decide(root, other, data="letters")
     files.put(root.child("registry/damaged/000001.json"), b"garbage")
-    assert champions.judged(root) == {decision.checkpoint.fingerprint for decision in (model, worse, other)}
+    assert champions.judged(root) == {run.checkpoint.fingerprint for run in (model, worse, other)}
 
 
 def test_rollback_to_a_damaged_or_missing_checkpoint_is_refused(root: Root) -> None:
