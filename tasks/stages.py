@@ -35,6 +35,7 @@ class Stage(BaseModel, Generic[U]):
     """Base of the stages; the roles of `kind.parents` are the fields with the results that a stage reads.
 
     A field that equals its default is left out of the fingerprint: that value means "as before the field was added".
+    A changed default needs a new version of the kind.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

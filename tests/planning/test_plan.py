@@ -19,7 +19,7 @@ from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.resources import machine
 from tasks.resources.limits import Limits
-from tasks.stages import Predict, Train
+from tasks.stages import Download, Ingest, Predict, Preprocess, Train
 from tests import committed
 from tests.storage import results
 
@@ -275,3 +275,20 @@ def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(
     assert part.train.prepared == whole.train.prepared
     assert part.train.target != whole.train.target, "sums over one thread are not those over two"
     assert part.train.values == whole.train.values | {"cores": 1}
+
+
+def test_a_default_changes_only_with_the_version_of_the_stages_whose_names_leave_it_out() -> None:
+    # Otherwise a run would find a result of the old default under its name. Increase `version` in storage/kinds.py,
+    # then take the new values into defaults.json; a new field only needs its line there.
+    schemas = [stage.model_json_schema() for stage in (Download, Ingest, Preprocess, Train, Predict)]
+    tables = [schema for outer in schemas for schema in (outer, *outer.get("$defs", {}).values())]
+    defaults = {
+        f"{schema['title']}.{name}": field["default"]
+        for schema in tables
+        if schema["title"] not in ("Recipe", "Gate", "Resources")
+        for name, field in schema.get("properties", {}).items()
+        if "default" in field and name not in ("kind", "root")
+    }
+    versions = {kind.name: kind.version for kind in kinds.KINDS.values()}
+    expected = json.loads(Path(__file__).with_name("defaults.json").read_text())
+    assert {"versions": versions, "defaults": defaults} == expected
