@@ -115,13 +115,6 @@ class SplitRule(_Document):
     store: str
 
 
-class FoldRows(_Document):
-    """Test rows of a fold, by their split in the raw dataset."""
-
-    train: int
-    test: int
-
-
 class Slice(_Document):
     """Test rows that share one fact, compared with the others of their classes."""
 
@@ -255,8 +248,8 @@ class PreparedStatistics(OfImages):
     quarantined_files: tuple[str, ...] = ()
     """The first of the user's own files with such rows, each with the reason."""
     split: SplitRule
-    fold_rows: FoldRows | None = None
-    """None unless the dataset is a fold of an audit."""
+    fold_rows_of_train: int | None = None
+    """Test rows of a fold of an audit that are of the raw split train; none of other datasets."""
     test_rows_in_train: Overlap
     images_in_two_classes: Contradictions
     near_duplicates: dict[PairKind, NearDuplicates] | None

@@ -79,12 +79,8 @@ def export(options: ExportOptions) -> int:
     uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": exported}
     paths = [exported.child(file.path) for file in recorded.files]
     if options.as_json:
-        summary = {
-            "uris": uris,
-            "files": paths,
-            "reused": steps[-1].reused,
-            "statistics": recorded.statistics.model_dump(mode="json"),
-        }
+        statistics = recorded.statistics.model_dump(mode="json")
+        summary = {"uris": uris, "files": paths, "reused": steps[-1].reused, "statistics": statistics}
         print(json.dumps(summary, indent=1), flush=True)
     else:
         proof = recorded.statistics_of(EXPORT).proof

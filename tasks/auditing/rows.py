@@ -57,8 +57,8 @@ class Fold:
         self.num_rows = recorded.rows
         # A fold has rows of both splits, those of train first; validation rows are all of train.
         self.statistics = self.prepared.statistics_of(PREPARED)
-        fold_rows = self.statistics.fold_rows
-        self._num_train = fold_rows.train if fold_rows else recorded.rows
+        of_train = self.statistics.fold_rows_of_train
+        self._num_train = recorded.rows if of_train is None else of_train
         self.raw = DatasetURI(self.prepared.parent("raw", of=self.dataset))
         self.classes = images.classes_of(self.prepared.columns["metadata"])
         self._columns = ["label", *(f"{PROBABILITY_PREFIX}{name}" for name in self.classes)]

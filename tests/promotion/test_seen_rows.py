@@ -88,13 +88,11 @@ class Versions:
         nth = [int((labels[:row] == label).sum()) for row, label in enumerate(labels)]
         right = np.array([is_right(int(label), number) for label, number in zip(labels, nth, strict=True)])
         predicted = np.where(right, labels, 1 - labels)
-        columns = {"id": test["id"], "label": labels, "prediction": predicted, "probability": np.full(len(labels), 0.9)}
-        columns |= {f"probability_{name}": np.where(predicted == n, 0.9, 0.1) for n, name in enumerate(CLASSES)}
-        rows = pa.table(columns)
+        probabilities = np.where(predicted[:, None] == np.arange(len(CLASSES)), 0.9, 0.1)
+        rows = committed.predictions(labels, probabilities, CLASSES).set_column(0, "id", test["id"])
         uri = PredictionsURI(self.root.child(f"predictions/{model.name}-{plan.preprocess.target.fingerprint}"))
-        part = tables.write_part(uri, rows, split="test", index=0)
-        parents: dict[str, URI] = {"checkpoint": model, "dataset": plan.preprocess.target}
-        committed.commit(uri, "predictions", [part], parents=parents, schema=tables.describe(rows.schema))
+        parents = {"checkpoint": model, "dataset": plan.preprocess.target}
+        committed.commit_rows(uri, "predictions", rows, parents=parents)
         return evaluate.fn(uri)
 
     def decide(

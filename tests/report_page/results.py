@@ -52,22 +52,16 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     )
     trained: dict[str, Any] = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "temperature": 1.25}
     committed.commit(plan.train.target, "checkpoint", parents={"prepared": plan.preprocess.target}, **trained)
-    predicted = _predictions(rows["test"]["label"].to_numpy(), generator)
-    committed.commit(
-        plan.predict.target,
-        "predictions",
-        [tables.write_part(plan.predict.target, predicted, split="test", index=0)],
-        parents={"checkpoint": plan.train.target, "dataset": plan.preprocess.target},
-        schema=tables.describe(predicted.schema),
-    )
+    labels = rows["test"]["label"].to_numpy()
+    scores = generator.normal(0, 1.2, (len(labels), len(_CLASSES)))
+    scores[np.arange(len(labels)), labels] += 5
+    probabilities = (np.exp(scores) / np.exp(scores).sum(1, keepdims=True)).astype(np.float32)
+    predicted = committed.predictions(labels, probabilities, _CLASSES)
+    parents = {"checkpoint": plan.train.target, "dataset": plan.preprocess.target}
+    committed.commit_rows(plan.predict.target, "predictions", predicted, parents=parents)
     write_evaluation(plan.evaluate)
-    decision = judge(
-        plan.train.target,
-        plan.evaluate.target,
-        [],
-        None,
-        resolved(plan.recipe.gate, plan.train.target),
-    )
+    gate = resolved(plan.recipe.gate, plan.train.target)
+    decision = judge(plan.train.target, plan.evaluate.target, [], None, gate)
     return plan, decision.made_by("ada, run mnist-sample-resnet18 epochs=4 learning_rate=0.002")
 
 
@@ -79,13 +73,3 @@ def _images(count: int, generator: np.random.Generator) -> pa.Table:
     pixels = generator.integers(0, 256, (count, 28, 28, 1), dtype=np.uint8)
     ids = np.arange(count)
     return images.to_table(ids, pixels, ids % len(_CLASSES), classes=_CLASSES)
-
-
-def _predictions(labels: np.ndarray, generator: np.random.Generator) -> pa.Table:
-    scores = generator.normal(0, 1.2, (len(labels), len(_CLASSES)))
-    scores[np.arange(len(labels)), labels] += 5
-    probabilities = (np.exp(scores) / np.exp(scores).sum(1, keepdims=True)).astype(np.float32)
-    columns = {"id": np.arange(len(labels)), "label": labels, "prediction": probabilities.argmax(1)}
-    columns |= {"probability": probabilities.max(1)}
-    columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(_CLASSES)}
-    return pa.table(columns)

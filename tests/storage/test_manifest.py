@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from storage import commits, files, manifest
+from storage.kinds import KINDS
 from storage.manifest import Damaged, File, Manifest
 from storage.uri import URI, DatasetURI, Root
 from tests import committed
@@ -92,6 +93,14 @@ class TestDamage:
         [
             (lambda text: text[:20], r"_manifest.json cannot be read \(JSON: .*; restore it from a copy, or delete"),
             (lambda text: text.replace('"rows"', '"rovs"'), r"cannot be read \(rows: Field required\); restore it"),
+            (
+                lambda text: text.replace('"seconds"', '"secs"'),
+                r"\(statistics.seconds: Field required\); restore it",
+            ),
+            (
+                lambda text: text.replace('"labels"', '"mood": 1, "labels"'),
+                "written by version 0.2.0, newer than this one",
+            ),
             (lambda text: '{"format": 3}', r"written by a newer version than this one, 0.1.0.* \(format: .*: update"),
             (lambda text: text.replace('"rows"', '"seal": {}, "rows"'), "written by version 0.2.0, newer than this"),
             (lambda text: text.replace('"raw"', '"film"'), "written by version 0.2.0, newer than this one, 0.1.0"),
@@ -105,6 +114,17 @@ class TestDamage:
         with pytest.raises(Damaged, match=message) as caught:
             manifest.find(uri)
         assert ("delete" in str(caught.value)) == ("restore" in message)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_result_of_each_kind_has_exactly_the_statistics_that_its_class_names(self, root: Root, kind: str) -> None:
+        uri, usual = KINDS[kind].place(root, "x-0123456789ab"), committed.statistics(kind)
+        committed.commit(uri, kind)
+        assert manifest.load(uri).statistics_of(KINDS[kind]) == usual
+        with pytest.raises(ValueError, match="misspelled\n.*Extra inputs"):
+            committed.statistics(kind, misspelled=1)
+        other = committed.statistics("raw" if kind == "audit" else "audit")
+        with pytest.raises(AssertionError, match=f"{kind} has no .*Statistics"):
+            commits.commit(uri, kind=kind, parents={}, parameters={}, listed=[], statistics=other)
 
     def test_manifest_cannot_point_out_of_its_uri(self) -> None:
         for path in ("../secret", "/etc/passwd", "a/../../b", ".hidden", "a//b", ""):

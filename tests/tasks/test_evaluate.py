@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
-from storage import manifest, tables
+from storage import manifest
 from storage.kinds import EVALUATION
-from storage.manifest import File
 from storage.uri import URI, EvaluationURI, PredictionsURI
 from tasks.evaluate import evaluate, read_evaluation
 from tasks.images import row_tables
@@ -30,13 +27,8 @@ class Scene:
         rows = images.to_table(np.arange(len(labels)), pixels, self.labels, classes=classes)
         digests = row_tables.digests_of(np.arange(len(labels)).reshape(-1, 1))
         named = pd.DataFrame({"split": "test", "id": np.arange(len(labels))})
-        self._commit(
-            self.plan.preprocess.target,
-            "prepared",
-            rows,
-            {},
-            row_tables.write_digests(self.plan.preprocess.target, named, digests),
-        )
+        listed = row_tables.write_digests(self.plan.preprocess.target, named, digests)
+        committed.commit_rows(self.plan.preprocess.target, "prepared", rows, listed)
 
     def evaluation(
         self,
@@ -53,21 +45,10 @@ class Scene:
         others = 0.1 / (len(classes) - 1)
         probabilities = np.full((len(answers), len(classes)), others, np.float32)
         probabilities[np.arange(len(answers)), predicted] = 0.9
-        columns: dict[str, Any] = {"id": np.arange(len(answers)), "label": self.labels}
-        columns["prediction"] = predicted
-        columns |= {"probability": probabilities.max(1)}
-        columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(classes)}
-        parents: dict[str, URI] = {"dataset": self.plan.preprocess.target}
-        parents |= {"checkpoint": checkpoint} if checkpoint else {}
-        self._commit(uri, "predictions", pa.table(columns), parents)
+        rows = committed.predictions(self.labels, probabilities, classes)
+        parents = {"dataset": self.plan.preprocess.target} | ({"checkpoint": checkpoint} if checkpoint else {})
+        committed.commit_rows(uri, "predictions", rows, parents=parents)
         return evaluate.fn(uri)
-
-    def _commit(
-        self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI], *more: File, **statistics: Any
-    ) -> None:
-        part = tables.write_part(uri, rows, split="test", index=0)
-        schema = tables.describe(rows.schema)
-        committed.commit(uri, kind, [part, *more], parents=parents, schema=schema, **statistics)
 
 
 def accuracy(evaluation: EvaluationURI) -> float:

@@ -16,7 +16,7 @@ from flows.cli.options import RunOptions
 from storage import manifest, tables
 from storage.decision import Decision
 from storage.kinds import EVALUATION
-from storage.uri import URI, CheckpointURI
+from storage.uri import CheckpointURI
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
 from tasks.orchestration.summary import summarize
@@ -104,9 +104,8 @@ def _predict_all_right(plan: Plan, champion: CheckpointURI) -> None:
     uri = Predict(checkpoint=champion, dataset=plan.preprocess.target, split="test").target
     rows = tables.read_split(plan.predict.target, "test")
     rows = rows.set_column(2, "prediction", rows["label"])
-    parents: dict[str, URI] = {"checkpoint": champion, "dataset": plan.preprocess.target}
-    listed = [tables.write_part(uri, rows, split="test", index=0)]
-    committed.commit(uri, "predictions", listed, parents=parents, schema=tables.describe(rows.schema))
+    parents = {"checkpoint": champion, "dataset": plan.preprocess.target}
+    committed.commit_rows(uri, "predictions", rows, parents=parents)
 
 
 @pytest.mark.usefixtures("prefect_server")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from storage import commits, files, manifest, tables
 from storage.kinds import RAW
 from storage.manifest import File, Manifest
-from storage.statistics import FoldRows, PreparedStatistics, SplitRule
+from storage.statistics import PreparedStatistics, SplitRule
 from storage.uri import DatasetURI
 from tasks.images import row_tables
 from tasks.jobs import dataset_parts, events
@@ -81,8 +81,7 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         entries.append(tables.write_part(stage.target, table, split="quarantine", index=0))
-    sources = placed.loc[placed["split"] == "test", "source"]
-    fold_rows = {split: int((sources == split).sum()) for split in checks.SPLITS}
+    in_fold = placed.loc[placed["split"] == "test", "source"]
     mean, std = _mean_and_std(parts, placed, shape)
     prepared = commits.commit(
         stage.target,
@@ -98,7 +97,7 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
             quarantined=dict(Counter(quarantined["reason"])),
             quarantined_files=tuple(checks.name_quarantined_files(quarantined)[:_FILES_SHOWN]),
             split=SplitRule(**split, group=group, store=store),
-            fold_rows=FoldRows(**fold_rows) if fold else None,
+            fold_rows_of_train=int((in_fold == "train").sum()) if fold else None,
             test_rows_in_train=in_train,
             images_in_two_classes=in_two_classes,
             near_duplicates=alike,
