@@ -26,8 +26,6 @@ _NAME = re.compile(r"[0-9]{6}\.json")
 _JSON_OBJECT = TypeAdapter(JSON)
 _REFERENCES: Final = ("champion", "challenger", "evaluation", "withdraws")
 """Fields of a decision that name a result or are empty."""
-_WEIGHTS = "weights"
-"""Start of the name of a checkpoint's file with its weights."""
 
 
 class Superseded(RuntimeError):
