@@ -10,23 +10,29 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
 import torch
 
-from benchmarks.store import Store, random_rows
-from storage import manifest, tables
+from storage import files, manifest, tables
 from storage.kinds import CHECKPOINT
 from storage.statistics import EpochMetrics
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.jobs.ingest.downloads import write_split
 from tasks.learning import downloading, images, recipes, sources
 from tasks.learning.inference import Inference
 from tasks.learning.recipes import Recipe
+from tasks.learning.sources import Split
 from tasks.resources import devices
-from tasks.resources.scaling import Needs
+from tasks.resources.scaling import ANY, Needs, needs_of
 from tasks.runners.runner import InProcessRunner
+from tasks.stages import Predict, Preprocess, Stage, Train
+from tests import committed
 from tests.mirrors import fetch
 from tests.runs import CHECKOUT
 
+_URI = TypeVar("_URI", bound=URI)
 _SOURCE = sources.load("cifar10")
 _WARM_UP, _EPOCHS = 2, 5
 """Epochs before those that count: the first ones choose algorithms, capture and compile; and those that count."""
@@ -40,7 +46,7 @@ class Bench:
     """A folder to work in, and the images and recipes to measure with."""
 
     def __init__(self, folder: Path, *, data: Path | None = None, rows: int, settings: dict[str, str]) -> None:
-        self.store = Store(Root(str(folder / "root")))
+        self.root = Root(str(folder / "root"))
         self.data, self.rows, self.settings = data, rows, settings
         self.device = torch.device("cuda:0" if settings.get("device", "cuda") == "cuda" else "cpu")
 
@@ -51,24 +57,38 @@ class Bench:
     @cached_property
     def prepared(self) -> DatasetURI:
         """CIFAR-10's rows, or random ones, as a prepared dataset."""
-        if self.data is None:
-            return random_rows(self.store, _SOURCE, train=self.rows, test=self.rows // 5)
+        uri = DatasetURI(self.root.child("datasets/raw/cifar10-0123456789ab"))
         with tempfile.TemporaryDirectory() as folder:
-            fetch(_SOURCE, Path(folder), downloading.mirror_address(str(self.data)))
-            raw = self.store.write_raw(_SOURCE, _SOURCE.read(Path(folder)))
-        return self.store.preprocess(InProcessRunner(), raw)
+            if self.data is not None:
+                fetch(_SOURCE, Path(folder), downloading.mirror_address(str(self.data)))
+            splits = _SOURCE.read(Path(folder)) if self.data else self._random_rows()
+            parts = [part for split in splits for part in write_split(_SOURCE, uri, split)]
+        committed.commit(uri, "raw", parts, schema=tables.describe(images.schema(_SOURCE.image_shape, _SOURCE.classes)))
+        return self._make(Preprocess(raw=uri))
+
+    def _random_rows(self) -> Iterator[Split]:
+        random = np.random.default_rng(0)
+        for name, count in (("train", self.rows), ("test", self.rows // 5)):
+            pixels = random.integers(0, 256, (count, *_SOURCE.image_shape), dtype=np.uint8)
+            yield Split(name, pixels, np.arange(count) % len(_SOURCE.classes))
 
     def train(self, recipe: Recipe) -> tuple[CheckpointURI, tuple[EpochMetrics, ...]]:
         """A training job of `recipe`, and the history of its epochs."""
-        uri = self.store.train(InProcessRunner(), self.prepared, recipe)
+        uri = self._make(Train(prepared=self.prepared, recipe=recipe, workers=0), needs_of(recipe))
         return uri, manifest.load(uri).statistics_of(CHECKPOINT).history
 
     def predict(self, model: CheckpointURI, *, split: str) -> tuple[PredictionsURI, float]:
         """A prediction job, and its rows in a second."""
         needs = Needs(device="cuda" if self.device.type == "cuda" else "cpu")
         begun = time.perf_counter()
-        uri = self.store.predict(InProcessRunner(), model, self.prepared, split=split, needs=needs)
+        uri = self._make(Predict(checkpoint=model, dataset=self.prepared, split=split), needs)
         return uri, manifest.load(uri).rows / (time.perf_counter() - begun)
+
+    def _make(self, stage: Stage[_URI], needs: Needs = ANY) -> _URI:
+        """Make the result of `stage`, anew if it is there."""
+        files.remove(stage.target)
+        InProcessRunner().run(stage, needs=needs)
+        return stage.target
 
 
 def epochs(bench: Bench, *, name: str) -> Iterator[str]:
@@ -100,14 +120,14 @@ def prediction(bench: Bench) -> Iterator[str]:
     for name in (_VIT, _RESNET):
         model, _ = bench.train(bench.recipe(name, epochs=1))
         _, rate = bench.predict(model, split="train")
-        yield f"{name}: prediction, job: {rate:,.4g} rows/s"
+        yield f"{name}: prediction, job: {rate:,.0f} rows/s"
         pixels, _ = images.to_arrays(tables.read_split(bench.prepared, "train"), _SOURCE.image_shape)
         inference = Inference(model, threads=os.cpu_count() or 1, device=bench.device)
         inference.probabilities(pixels)
         begun = time.perf_counter()
         inference.probabilities(pixels)
         rate = len(pixels) / (time.perf_counter() - begun)
-        yield f"{name}: prediction, model alone: {rate:,.4g} rows/s in {inference.precision}"
+        yield f"{name}: prediction, model alone: {rate:,.0f} rows/s in {inference.precision}"
 
 
 LINES: dict[str, Callable[[Bench], Iterator[str]]] = {
