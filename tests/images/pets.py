@@ -16,9 +16,9 @@ ROWS = {"train": 87, "test": 41}
 def rows(split: str) -> np.ndarray:
     """A label and four pixels each; every tenth label is of no class."""
     count = ROWS[split]
-    found = np.random.default_rng(count).integers(0, 256, (count, 5), dtype=np.uint8)
-    found[:, 0] = np.where(np.arange(count) % 10 == 9, 200, np.arange(count) % 2)
-    return found
+    records = np.random.default_rng(count).integers(0, 256, (count, 5), dtype=np.uint8)
+    records[:, 0] = np.where(np.arange(count) % 10 == 9, 200, np.arange(count) % 2)
+    return records
 
 
 def read(folder: Path) -> Iterator[Split]:

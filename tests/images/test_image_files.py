@@ -32,20 +32,20 @@ def spec(root: Root) -> Ingest:
 
 def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec: Ingest) -> None:
     job.run(JobSpec(stage=spec), LocalData())
-    made, rows = manifest.load(spec.target), tables.read_split(spec.target, "train")
+    committed, rows = manifest.load(spec.target), tables.read_split(spec.target, "train")
     assert rows["id"].to_pylist() == list(range(6)) and rows["label"].to_pylist() == [0, 1, 1, 1, 1, 1]
     assert rows["image"].is_null().to_pylist() == [False, False, True, False, False, False]
-    sources = row_tables.table(spec.target, made)
+    sources = row_tables.table(spec.target, committed)
     assert sources is not None
     train = sources[sources["split"] == "train"]
     assert train["path"].tolist()[:2] == ["train/pear/1.gif", "train/Äpfel/bild 0.png"]
     assert train.loc[train["problem"] != "", "path"].tolist() == ["train/Äpfel/bild 1.png"]
     assert train["first_id"].tolist() == list(range(6))
     why = "not an image in a supported format (PNG, JPEG, BMP, GIF, WEBP, AVIF, TIFF, PPM)"
-    assert made.statistics_of(RAW).unreadable == Unreadable(count=1, named=(f"train/Äpfel/bild 1.png ({why})",))
+    assert committed.statistics_of(RAW).unreadable == Unreadable(count=1, named=(f"train/Äpfel/bild 1.png ({why})",))
     left_out = LeftOut(reason="hidden: the name begins with a dot", count=1, first=(".DS_Store",))
-    assert made.statistics_of(RAW).left_out == (left_out,)
-    assert made.statistics_of(RAW).class_counts["train"] == {"pear": 1, "Äpfel": 5}
+    assert committed.statistics_of(RAW).left_out == (left_out,)
+    assert committed.statistics_of(RAW).class_counts["train"] == {"pear": 1, "Äpfel": 5}
     pixels, _ = images.to_arrays(rows.slice(0, 2), (8, 8, 3))
     assert pixels.std() > 0 and pixels.dtype == np.uint8
 

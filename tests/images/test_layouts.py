@@ -82,19 +82,19 @@ def check(root: Root, meant: Meant, *settings: str) -> None:
     write(folder, meant)
     plan = planned(root, folder, *settings)
     used = {path: its for path, its in meant.items() if its is not EXTRA}
-    found = rows(ingested(plan))
+    raw = rows(ingested(plan))
     classes = {path: name for path, (_, name) in used.items()}
-    assert {path: name for path, (_, name) in found.items()} == classes
+    assert {path: name for path, (_, name) in raw.items()} == classes
     data = model_check.listing_of(plan)
     assert data is not None and list(data.classes) == class_names.in_order(set(classes.values()))
     if data.test_fraction is None:
-        assert found == used
+        assert raw == used
     classes_line = data_summary.of_user_images(data)[0]
     assert next(data_summary.of_raw(manifest.load(plan.preprocess.raw))) == classes_line
-    counts = {name: [list(found.values()).count((split, name)) for split in ("train", "test")] for name in data.classes}
-    shown = ", ".join(f"{name} {train} + {test}" for name, (train, test) in counts.items())
+    counts = {name: [list(raw.values()).count((split, name)) for split in ("train", "test")] for name in data.classes}
+    numbers = ", ".join(f"{name} {train} + {test}" for name, (train, test) in counts.items())
     if len(counts) <= 10:
-        assert classes_line == f"{len(counts)} classes, rows in train + test: {shown}"
+        assert classes_line == f"{len(counts)} classes, rows in train + test: {numbers}"
     assert sum(files.count for files in data.left_out) == len(meant) - len(used)
     predicted = {file.path: file.label for file in user_images.find_new(folder, classes=data.classes).files}
     assert {path: data.classes[label] for path in used if (label := predicted[path]) is not None} == classes
@@ -211,9 +211,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("layout", REFUSED)
 def test_unusable_layout_is_refused_in_one_line_with_the_next_step(local: Root, layout: str) -> None:
-    paths, says = REFUSED[layout]
+    paths, message = REFUSED[layout]
     touch(local, *paths)
-    with pytest.raises(ValueError, match=f"^--data: .*({says})") as caught:
+    with pytest.raises(ValueError, match=f"^--data: .*({message})") as caught:
         user_images.find(local)
     assert "\n" not in str(caught.value)
 
@@ -250,9 +250,9 @@ KEPT = ["@cat/a.png", "#dog/a.png", "_owl/a.png", "system/a.png", "recycle/a.png
 
 def test_files_of_a_system_are_no_data_at_any_level(local: Root) -> None:
     touch(local, *LEFT_OUT, *KEPT)
-    found = user_images.find_new(local, classes=["a", "b"])
-    assert sorted(file.path for file in found.files) == sorted(KEPT)
-    assert {files.reason: files.count for files in found.left_out} == {
+    listed = user_images.find_new(local, classes=["a", "b"])
+    assert sorted(file.path for file in listed.files) == sorted(KEPT)
+    assert {files.reason: files.count for files in listed.left_out} == {
         "system files": 16,
         "hidden: the name begins with a dot": 3,
     }

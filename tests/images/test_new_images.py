@@ -23,17 +23,17 @@ from tests.storage.results import promote
 
 
 def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.BatchRequest:
-    asked: dict[str, Any] = {"storage": str(models), "model": "champion", "data": str(dataset), "split": None}
-    return predict_request.resolve(**asked | {"workers": 0} | more)
+    batch: dict[str, Any] = {"storage": str(models), "model": "champion", "data": str(dataset), "split": None}
+    return predict_request.resolve(**batch | {"workers": 0} | more)
 
 
-def predicted(asked: predict_request.BatchRequest) -> URI:
+def predicted(batch: predict_request.BatchRequest) -> URI:
     """What the flow does, without Prefect."""
     here = InProcessRunner()
-    if asked.ingest:
-        ingest.fn(asked.ingest.made_from, asked.ingest.data, here)
-    stage = asked.predict
-    return predict.fn(stage.checkpoint, stage.dataset, here, split=stage.split, root=asked.root)
+    if batch.ingest:
+        ingest.fn(batch.ingest.made_from, batch.ingest.data, here)
+    stage = batch.predict
+    return predict.fn(stage.checkpoint, stage.dataset, here, split=stage.split, root=batch.root)
 
 
 def rows_of(uri: URI) -> pd.DataFrame:
@@ -75,24 +75,24 @@ def test_a_dataset_of_another_image_size_is_refused_before_anything_begins(model
 def test_each_picture_of_a_folder_is_predicted_once_by_name_and_leads_back_to_its_checksum(
     models: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = request(models, folder)
-    found = predicted(asked)
-    rows = rows_of(found).set_index("file")
+    batch = request(models, folder)
+    predictions = predicted(batch)
+    rows = rows_of(predictions).set_index("file")
     assert list(rows.index) == sorted(CONTENTS) and list(rows["id"]) == list(range(5)) and rows["row"].isna().all()
     labels = rows["label"].dropna().to_dict()
     assert labels == {"zwei/b.png": 2, "Äpfel/c.jpg": 9}
     whole = rows.drop("cut.jpg")
     assert list(whole["class_name"]) == [NAMES[int(answer)] for answer in whole["prediction"]]
     assert rows.loc["cut.jpg", ["prediction", "class_name", "probability"]].isna().all()
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "--data: 1 file is left out (not images or Parquet, by their file names): notes.txt" in told
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "--data: 1 file is left out (not images or Parquet, by their file names): notes.txt" in warnings
     assert dict(rows["sha256"]) == {path: hashlib.sha256(content).hexdigest() for path, content in CONTENTS.items()}
 
 
 def test_pictures_are_resized_as_the_model_was_trained(models: Path, folder: Path) -> None:
-    asked = request(models, folder)
-    predicted(asked)
-    stored = tables.read_split(asked.predict.dataset, "new").to_pandas()["image"]
+    batch = request(models, folder)
+    predicted(batch)
+    stored = tables.read_split(batch.predict.dataset, "new").to_pandas()["image"]
     expected = [
         decode.decoded(content, 28, 1).pixels if path != "cut.jpg" else None for path, content in CONTENTS.items()
     ]
@@ -149,20 +149,20 @@ def test_of_several_champions_the_only_one_of_user_images_is_taken_or_one_has_to
             request(models, folder)
         assert request(models, folder, model="champion:signs").predict.checkpoint == target
         kinds = ("datasets/raw", "datasets/prepared", "checkpoints")
-        raw, prepared, mine = (root.child(f"{kind}/photos-0a1b2c3d4e5f") for kind in kinds)
+        raw, prepared, checkpoint = (root.child(f"{kind}/photos-0a1b2c3d4e5f") for kind in kinds)
         sources = [{"name": "a", "sha256": "", "url": str(models / "photos")}]
         committed.commit(raw, "raw", parameters={"listing": ""}, sources=sources)
         committed.commit(prepared, "prepared", parents={"raw": raw})
-        committed.commit(mine, "checkpoint", parents={"prepared": prepared}, model={"classes": NAMES})
-        promote(root, "photos", CheckpointURI(mine))
-        assert request(models, folder).predict.checkpoint == mine
+        committed.commit(checkpoint, "checkpoint", parents={"prepared": prepared}, model={"classes": NAMES})
+        promote(root, "photos", CheckpointURI(checkpoint))
+        assert request(models, folder).predict.checkpoint == checkpoint
     finally:
         for name in ("signs", "photos"):
             files.remove(root.child(f"registry/{name}"))
 
 
 @pytest.mark.parametrize(
-    ("dataset", "more", "says"),
+    ("dataset", "more", "message"),
     [
         ("New photos", {"split": "test"}, "--split applies to datasets, got 'test' .*New photos/test"),
         ("texts", {}, r"--data: there are neither images .* in .*texts; expected images.*a\.txt"),
@@ -171,7 +171,7 @@ def test_of_several_champions_the_only_one_of_user_images_is_taken_or_one_has_to
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_one_line(
-    models: Path, folder: Path, dataset: str, more: dict[str, Any], says: str
+    models: Path, folder: Path, dataset: str, more: dict[str, Any], message: str
 ) -> None:
     (folder.parent / "texts").mkdir()
     (folder.parent / "texts" / "a.txt").touch()
@@ -179,6 +179,6 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(
         name: value.format(folder=folder, model=models / "checkpoints/letters-0123456789ab")
         for name, value in more.items()
     }
-    with pytest.raises(ValueError, match=f"^{says}") as caught:
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
         request(models, folder.parent / dataset, **more)
     assert "\n" not in str(caught.value)

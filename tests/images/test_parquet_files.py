@@ -57,7 +57,7 @@ def classes_of(raw: DatasetURI) -> tuple[str, ...]:
     return images.classes_of(manifest.load(raw).columns["metadata"])
 
 
-def named(raw: DatasetURI, split: str) -> list[str | None]:
+def class_names_of(raw: DatasetURI, split: str) -> list[str | None]:
     """The class of each row, by name; `-1` for a number without a name."""
     names = {None: None, -1: "-1"} | dict(enumerate(classes_of(raw)))
     return [names[label] for label in tables.read_split(raw, split)["label"].to_pylist()]
@@ -78,7 +78,7 @@ SAME = {
 @pytest.mark.parametrize("kind", SAME)
 def test_each_form_of_images_and_labels_is_read_and_matched_by_name(tmp_path: Path, kind: str) -> None:
     raw = ingested(tmp_path, {"train-0.parquet": SAME[kind], "test-0.parquet": SAME["named numbers"]})
-    assert named(raw, "train") == named(raw, "test") == LABELS
+    assert class_names_of(raw, "train") == class_names_of(raw, "test") == LABELS
     order = ("dog", "cat") if kind == "numbered otherwise" else ("cat", "dog")
     assert classes_of(raw) == order, "the order is the order of train, without names that have no rows"
     note = "column label; names without rows are left out: [owl]" if kind == "Hugging Face" else "column label"
@@ -120,7 +120,7 @@ def test_classes_of_all_files_are_one_list(
     tmp_path: Path, contents: dict[str, bytes], classes: tuple[str, ...], train: list[str]
 ) -> None:
     raw = ingested(tmp_path, {f"{name}.parquet": content for name, content in contents.items()})
-    assert (classes_of(raw), named(raw, "train")) == (classes, train)
+    assert (classes_of(raw), class_names_of(raw, "train")) == (classes, train)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_file_that_cannot_be_used_is_refused_at_once_in_one_line_with_the_next_step(tmp_path: Path, kind: str) -> None:
-    content, says = REFUSED[kind]
-    with pytest.raises(ValueError, match=says) as caught:
+    content, message = REFUSED[kind]
+    with pytest.raises(ValueError, match=message) as caught:
         ingested(tmp_path, {"train-0.parquet": content, "test.parquet": GOOD})
     assert "\n" not in str(caught.value) and "parquet" in str(caught.value)
     assert error_policy.is_permanent(caught.value), "it is not tried again"

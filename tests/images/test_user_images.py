@@ -37,7 +37,7 @@ def planned(data: Path, *settings: str, recipe: str = "images-resnet18") -> plan
     return make_plan.make_plan(storage=str(data.parent / "root"), recipe=chosen, data=str(data))
 
 
-def found(folder: Path | URI) -> user_images.UserImages:
+def find_images(folder: Path | URI) -> user_images.UserImages:
     return user_images.find(URI(str(folder)))
 
 
@@ -47,7 +47,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_every_image_has_its_split_its_class_and_its_checksum(pictures: Path) -> None:
-    listed = found(pictures)
+    listed = find_images(pictures)
     assert (listed.kind, listed.classes, listed.name) == ("images", CLASSES, "meine-bilder-2026")
     assert [sum(file.split == split for file in listed.files) for split in ("train", "test")] == [3 * 3 + 2, 2 * 2 + 1]
     assert set(BROKEN) < {file.path for file in listed.files}
@@ -74,28 +74,28 @@ def test_every_file_is_read_or_counted_with_the_reason_and_the_first_names(pictu
         (pictures / path).write_bytes(b"1")
     (pictures / "train" / "pears" / "more").symlink_to(pictures / "train" / CLASSES[1])
     odd["links to folders, which are not followed"] = ["train/pears/more"]
-    found_images = found(pictures)
-    assert left_out(found_images) == {reason: (len(paths), paths) for reason, paths in odd.items()}
+    listed = find_images(pictures)
+    assert left_out(listed) == {reason: (len(paths), paths) for reason, paths in odd.items()}
     entries = files.walk(URI(str(pictures)))
-    assert len(found_images.files) + sum(one.count for one in found_images.left_out) == len(entries)
+    assert len(listed.files) + sum(files.count for files in listed.left_out) == len(entries)
 
 
 def test_of_many_the_first_are_named_with_escapes_where_names_are_not_utf_8(pictures: Path, tmp_path: Path) -> None:
     for number in range(1233):
         (pictures / "train" / f"{number:04}.txt").touch()
     (pictures / "train" / os.fsdecode(b"0000-\xfc.txt")).touch()
-    text = str(found(pictures).left_out[1])
+    text = str(find_images(pictures).left_out[1])
     assert text.startswith(r"1,234 files are left out (not images or Parquet, by their file names): train/0000-\udcfc")
     assert text.endswith("train/0003.txt, ...")
     options = options_of(RunOptions, *words_of(pictures, tmp_path), "--set=batch_size=2")
-    assert rb"train/0000-\udcfc.txt" in told(options)["data"].encode(), "as --check prints it"
+    assert rb"train/0000-\udcfc.txt" in checks_of(options)["data"].encode(), "as --check prints it"
 
 
-def told(options: RunOptions) -> dict[str, str]:
+def checks_of(options: RunOptions) -> dict[str, str]:
     """What each check of a run has found, by its name."""
-    found: dict[str, str] = {}
-    preflight.checked(options, found.__setitem__)
-    return found
+    checks: dict[str, str] = {}
+    preflight.checked(options, checks.__setitem__)
+    return checks
 
 
 @pytest.fixture
@@ -108,21 +108,21 @@ def public() -> Iterator[Path]:
 
 def test_a_folder_that_may_not_be_looked_into_is_refused_by_option_and_name(public: Path) -> None:
     (public / "train" / "closed").mkdir(mode=0o000)
-    says = f"^--data: {public}/train/closed cannot be read: Permission denied; make it readable, or move it out of "
-    with without_privileges(), pytest.raises(ValueError, match=f"{says}{public}$"):
-        found(public)
+    message = f"^--data: {public}/train/closed cannot be read: Permission denied; make it readable, or move it out of "
+    with without_privileges(), pytest.raises(ValueError, match=f"{message}{public}$"):
+        find_images(public)
 
 
 def test_lost_and_found_and_hidden_folders_are_skipped_whether_they_may_be_looked_into_or_not(public: Path) -> None:
-    before = found(public).digest
+    before = find_images(public).digest
     for name in ("lost+found", ".Trash"):
         (public / name / "owls").mkdir(parents=True)
         (public / name / "owls" / "a.png").write_bytes(encoded(7, 0))
-    readable = found(public)
+    readable = find_images(public)
     for name in ("lost+found", ".Trash"):
         (public / name).chmod(0o000)
     with without_privileges():
-        closed = found(public)
+        closed = find_images(public)
     reason = "system files"
     assert left_out(readable)[reason] == (2, ["lost+found/owls/a.png", "train/pears/Thumbs.db"])
     assert left_out(closed)[reason] == (2, ["lost+found", "train/pears/Thumbs.db"])
@@ -134,7 +134,7 @@ def test_keys_that_no_uri_can_name_are_counted(s3: Server, monkeypatch: pytest.M
     with proxy.serve(s3.endpoint) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
         server.inject("odd keys", "GET")
-        listed = found(URI("s3://photos/all"))
+        listed = find_images(URI("s3://photos/all"))
     assert [file.path for file in listed.files] == ["test/a/3.png", "train/a/1.png", "train/b/2.png"]
     odd = {"part of the key is empty, '.' or '..'; rename them": (2, ["train/../5.png", "train/a//4.png"])}
     assert left_out(listed) == odd, "an empty key that ends in a slash stands for a folder"
@@ -169,10 +169,10 @@ def test_the_check_decodes_the_images_and_refuses_what_the_run_would(pictures: P
         plan = planned(pictures, *settings)
         return image_check.check_images(plan, limit_s=limit_s)
 
-    says, run = r"3 of 16 raw rows cannot be used \(image could not be read: 3\): .*\(truncated\)", planned(pictures)
-    with pytest.raises(ValueError, match=f"^{says}"):
+    message, run = r"3 of 16 raw rows cannot be used \(image could not be read: 3\): .*\(truncated\)", planned(pictures)
+    with pytest.raises(ValueError, match=f"^{message}"):
         checked()
-    with pytest.raises(JobRefused, match=f"^{says}"):
+    with pytest.raises(JobRefused, match=f"^{message}"):
         preprocess.fn(ingested(run), run.recipe.split, InProcessRunner())
     assert checked() == "decoded by the run, or by an earlier one"
     line = checked("channels=1", "max_quarantined=0.5")
@@ -194,10 +194,10 @@ def test_size_channels_and_store_decide_the_raw_dataset_and_augmentation_the_che
         == usual.preprocess.raw
     )
     assert planned(pictures, "max_megapixels=64").preprocess.raw == usual.preprocess.raw
-    made = {
+    raws = {
         planned(pictures, setting).preprocess.raw for setting in ("image_size=32", "channels=1", "max_megapixels=32")
     }
-    assert len(made | {usual.preprocess.raw, encoded.preprocess.raw}) == 5
+    assert len(raws | {usual.preprocess.raw, encoded.preprocess.raw}) == 5
     for setting in ("crop_scale=0.5", "color_jitter=0.2"):
         augmented = planned(pictures, "store=files", setting)
         assert augmented.train.prepared == encoded.train.prepared and augmented.train.target != encoded.train.target
@@ -205,9 +205,9 @@ def test_size_channels_and_store_decide_the_raw_dataset_and_augmentation_the_che
 
 @pytest.mark.parametrize(("recipe", "size"), [("images-finetune", 224), ("images-resnet18", 64)])
 def test_size_0_is_that_of_the_pretrained_weights_if_there_are_any(pictures: Path, recipe: str, size: int) -> None:
-    made = planned(pictures, "image_size=0", recipe=recipe)
-    assert made.recipe.data.image_size == size
-    assert planned(pictures, f"image_size={size}", recipe=recipe).preprocess.raw == made.preprocess.raw
+    plan_0 = planned(pictures, "image_size=0", recipe=recipe)
+    assert plan_0.recipe.data.image_size == size
+    assert planned(pictures, f"image_size={size}", recipe=recipe).preprocess.raw == plan_0.preprocess.raw
 
 
 def test_files_on_s3_are_identified_by_their_etag(root: Root) -> None:
@@ -224,7 +224,7 @@ def test_files_on_s3_are_identified_by_their_etag(root: Root) -> None:
     ("name", "expected"), [("Photos", "photos"), ("数据", "images"), ("mnist", "user-mnist"), ("-a__b.", "a-b")]
 )
 def test_the_data_set_is_called_after_the_folder(tmp_path: Path, name: str, expected: str) -> None:
-    assert found(write_folder(tmp_path / name, train=1, test=1)).name == expected
+    assert find_images(write_folder(tmp_path / name, train=1, test=1)).name == expected
 
 
 def test_the_general_recipe_is_taken_for_images_of_ones_own(pictures: Path) -> None:

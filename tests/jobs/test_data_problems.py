@@ -71,5 +71,5 @@ def test_each_problem_is_stated_once_with_its_files_and_what_needs_no_action_is_
 ) -> None:
     raw = _committed(tmp_path, "raw", statistics.get("raw", {}))
     prepared = _committed(tmp_path, "prepared", {"class_counts": _BALANCED} | statistics.get("prepared", {}))
-    problems = [(one.summary, one.details, one.is_minor) for one in find_data_problems(raw, prepared)]
+    problems = [(problem.summary, problem.details, problem.is_minor) for problem in find_data_problems(raw, prepared)]
     assert problems == ([(summary, details, is_minor)] if summary else [])

@@ -21,7 +21,7 @@ LABELS = np.array([0, 1, 0, 1, 0, 1])
 
 
 @pytest.fixture
-def asked(root: Root, tmp_path: Path) -> Plan:
+def plan(root: Root, tmp_path: Path) -> Plan:
     """The plan of a run on pets, whose files lie in `tmp_path / "mirror"`."""
     (tmp_path / "mirror").mkdir()
     pets.write_files(tmp_path / "mirror")
@@ -30,19 +30,19 @@ def asked(root: Root, tmp_path: Path) -> Plan:
     )
 
 
-def test_rows_are_numbered_in_the_order_of_the_source(asked: Plan) -> None:
-    uri = ingested(asked)
-    assert files.walk(asked.root.child("runs")) == [], "what only attempts need is removed"
-    made = manifest.verify(uri)
+def test_rows_are_numbered_in_the_order_of_the_source(plan: Plan) -> None:
+    uri = ingested(plan)
+    assert files.walk(plan.root.child("runs")) == [], "what only attempts need is removed"
+    raw = manifest.verify(uri)
     for split in ("train", "test"):
         expected = pets.rows(split)
-        found = tables.read_split(uri, split)
-        assert found["id"].to_pylist() == list(range(len(expected)))
-        assert found["label"].to_pylist() == expected[:, 0].tolist(), "a label of no class stays as it came"
-        assert b"".join(found["image"].to_pylist()) == expected[:, 1:].tobytes()
-    assert made.statistics_of(RAW).class_counts == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 16}}
-    assert asked.download and made.parent("files", of=uri) == asked.download.target
-    assert [source.sha256 for source in made.statistics_of(RAW).sources] == [f.sha256 for f in pets.SOURCE.files]
+        rows = tables.read_split(uri, split)
+        assert rows["id"].to_pylist() == list(range(len(expected)))
+        assert rows["label"].to_pylist() == expected[:, 0].tolist(), "a label of no class stays as it came"
+        assert b"".join(rows["image"].to_pylist()) == expected[:, 1:].tobytes()
+    assert raw.statistics_of(RAW).class_counts == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 16}}
+    assert plan.download and raw.parent("files", of=uri) == plan.download.target
+    assert [source.sha256 for source in raw.statistics_of(RAW).sources] == [f.sha256 for f in pets.SOURCE.files]
 
 
 @pytest.mark.parametrize(

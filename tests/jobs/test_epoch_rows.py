@@ -36,8 +36,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
 def every_rank(uri: DatasetURI, kind: str, *, world_size: int, batch_size: int) -> list[Loader]:
     """The loader of each rank, as its worker makes it."""
     recipe = raw.recipe(batch_size=batch_size)
-    made, ranks = manifest.load(uri), [reader(kind, rank=rank, world_size=world_size) for rank in range(world_size)]
-    return [make_loader.make_loader(recipe, uri, made, here) for here in ranks]
+    contents, ranks = manifest.load(uri), [reader(kind, rank=rank, world_size=world_size) for rank in range(world_size)]
+    return [make_loader.make_loader(recipe, uri, contents, here) for here in ranks]
 
 
 def trained(feeds: list[Loader], *, batch_size: int, epoch: int) -> list[int]:
@@ -78,9 +78,9 @@ def test_an_epoch_leaves_out_less_than_a_batch_of_rows_and_in_each_epoch_others(
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_an_epoch_has_the_same_steps_with_any_number_of_workers(prepared: DatasetURI, world_size: int) -> None:
-    made = manifest.load(prepared)
+    contents = manifest.load(prepared)
     for batch_size in (5, 16, 77, 128):
-        steps = choices.steps_per_epoch(batch_size, made, workers=world_size, loader="streaming")
+        steps = choices.steps_per_epoch(batch_size, contents, workers=world_size, loader="streaming")
         assert steps == _ROWS["train"] // batch_size
 
 
@@ -94,8 +94,8 @@ def test_what_fits_into_a_window_is_fed_as_the_resident_loader_does(prepared: Da
     for rank, (resident, streaming) in enumerate(pairs):
         share = local_batch_size(16, rank=rank, world_size=world_size)
         for epoch in (1, 2):
-            some, others = (
+            first, others = (
                 [labels.tolist() for _, labels in feed.train_batches(epoch=epoch, batch_size=share)]
                 for feed in (resident, streaming)
             )
-            assert some == others
+            assert first == others

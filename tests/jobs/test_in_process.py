@@ -90,9 +90,9 @@ def test_an_attempt_that_trained_on_other_bytes_is_refused_with_the_next_step(
         patch.setattr(attempts, "finish", lambda *_, **__: 1 / 0)
         with pytest.raises(JobFailed, match="ZeroDivisionError"):
             run(spec)
-    made = manifest.load(spec.prepared)
+    recorded = manifest.load(spec.prepared)
     files.remove(spec.prepared.child(manifest.NAME))
-    others = made.model_copy(update={"files": made.files[1:], "digest": None})  # a part is missing: other bytes
+    others = recorded.model_copy(update={"files": recorded.files[1:], "digest": None})  # a part is missing: other bytes
     files.put(spec.prepared.child(manifest.NAME), others.signed().to_json())
     with pytest.raises(JobRefused, match="^WrongResume: dataset: .* in the interrupted run, .* now; .* --refresh$"):
         run(spec)
@@ -112,8 +112,8 @@ def test_parts_that_were_predicted_with_other_weights_are_predicted_again(prepar
             files.remove(first.target)
             shutil.copytree(spec.target, first.target)
         run(to_predict)
-        made = manifest.load(to_predict.target)
-        return made.statistics_of(PREDICTIONS).reused_parts, [file.sha256 for file in made.files]
+        recorded = manifest.load(to_predict.target)
+        return recorded.statistics_of(PREDICTIONS).reused_parts, [file.sha256 for file in recorded.files]
 
     parts = predict_again(first)[1]
     assert predict_again(first) == (len(parts), parts), "the same weights: nothing is lost"

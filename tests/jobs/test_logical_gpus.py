@@ -122,9 +122,9 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
     env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
 ) -> None:
     printed = run(_POOL, to_predict(tmp_path, prepared), tmp_path / "called", env=env)
-    found = json.loads(printed.splitlines()[-1])
-    assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 4, 1)}
-    by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
+    items = json.loads(printed.splitlines()[-1])
+    assert {(item["device"], item["sharing"], item["threads"]) for item in items} == {("cuda", 4, 1)}
+    by_actor = {item["pid"]: (item["held"], item["visible"]) for item in items}
     assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(4)]
     assert all(held == [visible] for held, visible in by_actor.values())
 
@@ -132,7 +132,7 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
 @pytest.mark.slow
 def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path) -> None:
     run(_TRAIN, to_train(tmp_path, prepared, workers=4), tmp_path / "ranks", env=env)
-    found = [json.loads(file.read_text()) for file in sorted((tmp_path / "ranks").iterdir())]
-    assert [one["rank"] for one in found] == list(range(4)) and {one["world_size"] for one in found} == {4}
-    assert sorted(one["device"] for one in found) == [f"cuda:{number}" for number in range(4)]
-    assert sorted(one["held"][0] for one in found) == [str(number) for number in range(4)]
+    items = [json.loads(file.read_text()) for file in sorted((tmp_path / "ranks").iterdir())]
+    assert [item["rank"] for item in items] == list(range(4)) and {item["world_size"] for item in items} == {4}
+    assert sorted(item["device"] for item in items) == [f"cuda:{number}" for number in range(4)]
+    assert sorted(item["held"][0] for item in items) == [str(number) for number in range(4)]

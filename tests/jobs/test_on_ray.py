@@ -88,12 +88,12 @@ def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path
 
 def loader(uri: DatasetURI, *, rank: int, is_on_ray: bool) -> Loader:
     """The loader of one of two ranks, as a training worker makes it."""
-    read, made = None, manifest.load(uri)
+    read, committed = None, manifest.load(uri)
     if is_on_ray:
-        shards = {split: rows.iterator() for split, rows in datasets(uri, made, photographs.RECIPE).items()}
+        shards = {split: rows.iterator() for split, rows in datasets(uri, committed, photographs.RECIPE).items()}
         read = partial(windows, world_size=2, get_shard=shards.__getitem__)
     here = reader("ray-data", rank=rank, world_size=2, windows=read)
-    return make_loader.make_loader(photographs.RECIPE, uri, made, here)
+    return make_loader.make_loader(photographs.RECIPE, uri, committed, here)
 
 
 def epoch(feed: Loader, number: int) -> list[tuple[list[Any], list[Any]]]:

@@ -99,8 +99,8 @@ REASONS = {
 
 class TestUnusableRows:
     def test_they_are_left_out_counted_by_reason_and_listed_and_all_others_are_kept(self, tmp_path: Path) -> None:
-        made = prepare(tmp_path, rows(0, 40, **BAD_ROWS), rows(100, 10))
-        assert made.statistics_of(PREPARED).quarantined == REASONS
+        prepared = prepare(tmp_path, rows(0, 40, **BAD_ROWS), rows(100, 10))
+        assert prepared.statistics_of(PREPARED).quarantined == REASONS
         target = uri_of(tmp_path)
         listed = tables.read_split(target, "quarantine").to_pandas()
         assert sorted(listed["row"]) == list(range(7, 11))
@@ -118,9 +118,9 @@ class TestUnusableRows:
     def test_test_rows_that_are_also_in_train_are_reported_and_kept(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        made = prepare(tmp_path, rows(0, 40), rows(16, 50))  # 24 of its images are those of rows 16 to 39
-        assert made.statistics_of(PREPARED).test_rows_in_train == Overlap(count=24, ids=tuple(range(20)))
-        assert sum(file.rows or 0 for file in made.split("test")) == 50
+        prepared = prepare(tmp_path, rows(0, 40), rows(16, 50))  # 24 of its images are those of rows 16 to 39
+        assert prepared.statistics_of(PREPARED).test_rows_in_train == Overlap(count=24, ids=tuple(range(20)))
+        assert sum(file.rows or 0 for file in prepared.split("test")) == 50
         warnings = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
         assert len(warnings) == 1 and "24 test rows also in train or validation" in warnings[0]
 
@@ -128,11 +128,11 @@ class TestUnusableRows:
 def test_images_in_two_classes_are_counted_named_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cat, dog = (number.to_bytes(4, "big") for number in (2, 101))
     train, test = rows(0, 40, image={5: cat, 8: cat}), rows(100, 10, image={3: cat, 4: dog})
-    made = prepare(tmp_path, train, test)
-    assert made.statistics_of(PREPARED).images_in_two_classes == Contradictions(
+    prepared = prepare(tmp_path, train, test)
+    assert prepared.statistics_of(PREPARED).images_in_two_classes == Contradictions(
         count=2, rows=6, named=("test id 1 (dog), test id 4 (cat)", "test id 3 (dog), train id 2 (cat)")
     )
-    assert sum(file.rows or 0 for file in made.files) == 50
+    assert sum(file.rows or 0 for file in prepared.files) == 50
     (warning,) = [line for line in capsys.readouterr().out.splitlines() if "more than one class" in line]
     assert warning.startswith("WARNING: 2 images in more than one class, on 6 rows: every model is wrong about some of")
     assert warning.endswith(": test id 1 (dog), test id 4 (cat), test id 3 (dog), train id 2 (cat)")
@@ -143,11 +143,11 @@ def test_of_ones_own_test_images_each_counts_once_in_its_class(tmp_path: Path, *
     cat, dog, other = (number.to_bytes(4, "big") for number in (102, 105, 2))
     train = rows(0, 40, image={8: other, 11: dog, 13: dog})
     test = rows(100, 10, image={4: cat, 6: cat, 7: dog, 8: dog})
-    made = prepare(tmp_path, train, test, limit=0, is_user_images=is_user_images)
+    prepared = prepare(tmp_path, train, test, limit=0, is_user_images=is_user_images)
     uri = uri_of(tmp_path)
     left_out = [4, 6, 7] if is_user_images else []  # but not row 8, the same image in another class
     assert tables.read_split(uri, "test")["id"].to_pylist() == [id_ for id_ in range(10) if id_ not in left_out]
-    assert made.statistics_of(PREPARED).quarantined == (
+    assert prepared.statistics_of(PREPARED).quarantined == (
         {"copy of another test row of its class": 3} if is_user_images else {}
     )
     if is_user_images:

@@ -164,7 +164,7 @@ def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(
 
 
 @pytest.mark.parametrize(
-    ("kind", "start", "says"),
+    ("kind", "start", "message"),
     [
         (
             "folder",
@@ -176,12 +176,12 @@ def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(
     ],
 )
 def test_a_warm_start_leaks_at_no_image_size_and_from_no_file_in_silence(
-    versions: Versions, champion: CheckpointURI, kind: str, start: str, says: str
+    versions: Versions, champion: CheckpointURI, kind: str, start: str, message: str
 ) -> None:
     plan = versions.prepare(second_split, kind, image_size=24)
     warm = versions.model(plan, "warm", initial=champion if start == "champion" else None, start=start)
     versions.decisions.clear()
-    assert re.search(says, versions.decide(plan, warm, versions.evaluation(plan, warm, is_memorized)).reason)
+    assert re.search(message, versions.decide(plan, warm, versions.evaluation(plan, warm, is_memorized)).reason)
 
 
 def test_a_test_split_that_was_all_trained_on_decides_nothing(versions: Versions, champion: CheckpointURI) -> None:
@@ -222,10 +222,10 @@ def test_a_champion_whose_data_was_deleted_is_compared_with_a_note_in_the_reason
 ) -> None:
     prepared = manifest.load(champion).parent("prepared", of=champion)
     files.remove(prepared)
-    says = f"{prepared} is not committed: it has no _manifest.json"
+    message = f"{prepared} is not committed: it has no _manifest.json"
     plan = versions.prepare(second_split)
     challenger = versions.model(plan, "challenger")
     scores = [versions.evaluation(plan, model, is_honest) for model in (challenger, champion)]
     decision = versions.decide(plan, challenger, scores[0], champion=scores[1])
     assert decision.promoted and decision.num_excluded == 0
-    assert decision.reason.endswith(f"; whether the champion was trained on test rows could not be checked: {says}")
+    assert decision.reason.endswith(f"; whether the champion was trained on test rows could not be checked: {message}")

@@ -26,7 +26,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     """Commit a raw and a prepared dataset, a checkpoint, predictions and their evaluation below `folder`."""
     plan = make_plan.make_plan(storage=str(folder), recipe=recipes.load("mnist-sample-resnet18"))
     generator = np.random.default_rng(0)
-    sources = [_source("images.gz", 8 * "0123abcd"), _source("labels.gz", 8 * "4567cdef")]
+    sources = [source_of("images.gz", 8 * "0123abcd"), source_of("labels.gz", 8 * "4567cdef")]
     left_out = [{"reason": "not images or Parquet, by their file names", "count": 1, "first": ["notes.txt"]}]
     class_counts = {split: dict.fromkeys(_CLASSES, count // 10) for split, count in _ROWS.items()}
     about: dict[str, Any] = {"notice": "a sample", "class_counts": class_counts}
@@ -65,7 +65,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     return plan, decision.made_by("ada, run mnist-sample-resnet18 epochs=4 learning_rate=0.002")
 
 
-def _source(name: str, sha256: str) -> dict[str, str]:
+def source_of(name: str, sha256: str) -> dict[str, str]:
     return {"name": name, "sha256": sha256, "url": f"https://mirror.example/{name}"}
 
 

@@ -43,7 +43,7 @@ def test_lineage_has_dates_and_no_credentials_and_the_summary_shows_names_litera
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = {"name": "images.gz", "sha256": "0", "url": "ftp://user:secret@mirror.example/images.gz"}
-    monkeypatch.setattr(results, "_source", lambda *_: source)
+    monkeypatch.setattr(results, "source_of", lambda *_: source)
     plan, decision = commit_results(tmp_path)
     decided = decision.decided
     assert decided is not None
