@@ -174,6 +174,7 @@ def write(root: Root, images: UserImages) -> ListingURI:
         [pa.array(column, kind) for column, kind in zip(columns, _COLUMNS.values(), strict=True)], [*_COLUMNS]
     )
     files.put(uri, tables.encode(rows.replace_schema_metadata(metadata)))
+    read.cache_clear()  # equal images in another folder have the same URI
     return uri
 
 
