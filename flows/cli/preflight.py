@@ -1,25 +1,20 @@
-"""Checks before a flow starts: one list for runs, predictions and audits, typed, with `--check`, or of a deployment.
-
-`checked` is the one way from a request to what its flow carries out. It stops at the first failure.
-"""
+"""From a request, typed or of a deployment, to the checked plan that its flow carries out."""
 
 import contextlib
 import dataclasses
 import re
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from flows.cli import checks
 from flows.cli.options import AuditOptions, FlowOptions, PredictOptions, RecipeOptions, RunOptions
-from storage import manifest
 from storage.admin import runs
 from storage.uri import check_name, parse_root
-from tasks.learning import recipes, user_code
+from tasks.learning import recipes
 from tasks.learning.recipes import Recipe
-from tasks.resources import capacity, machine
+from tasks.resources import machine
 from tasks.resources.limits import Limits
-from tasks.runners.nodes import check_nodes
 
 if TYPE_CHECKING:
     from tasks.planning.audit_request import AuditRequest
@@ -29,124 +24,7 @@ if TYPE_CHECKING:
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 _MOST_S = 365 * _SECONDS["d"]
 """A year; the timers of Python, torch and Ray do not accept arbitrarily large values."""
-_WIDTH = 100
 R = TypeVar("R", bound="Plan | BatchRequest | AuditRequest")
-
-
-@dataclasses.dataclass(frozen=True)
-class Checked:
-    """A planned request, for the checks."""
-
-    request: "Plan | BatchRequest | AuditRequest"
-    training: "Plan | None"
-    """The plan of the run, or of the run that an audit is derived from; None for a prediction."""
-    is_thorough: bool
-    """Whether to look for everything that can be known, as `--check` does, although that takes seconds."""
-
-
-Check = Callable[[Checked], str]
-"""Returns in words what it found, a line per fact, nothing if it does not apply; raises `ValueError`."""
-
-
-def _storage(checked: Checked) -> str:
-    return str(checked.request.root) if checked.training else ""
-
-
-def _data(checked: Checked) -> str:
-    """Say where the data comes from; raise `ValueError` if what is to be downloaded cannot be reached."""
-    if (plan := checked.training) is None:
-        return ""
-    from tasks.learning import downloading, pretrained, sources
-    from tasks.planning import model_check
-
-    weights = plan.weights
-    if weights and weights.files[0].model and not manifest.is_committed(weights.target):
-        try:
-            pretrained.read_published(weights.files[0].model)  # timm downloads into its cache
-        except downloading.DownloadFailed as error:
-            raise ValueError(str(error)) from None
-    if images := model_check.listing_of(plan):
-        return "\n".join([f"{len(images.files):,} files in {images.uri}", *map(str, images.left_out), *images.notes])
-    results = [plan.preprocess.raw, *([plan.download.target] if plan.download else [])]
-    if there := next(filter(manifest.is_committed, results), None):
-        return f"{there} exists"
-    assert plan.download, "a raw dataset of user images exists"
-    source = sources.load(plan.recipe.data.source)
-    downloading.check_reachable(source, plan.download.mirrors)
-    return source.notice or f"a mirror of {source.name} responds"
-
-
-def _classes(checked: Checked) -> str:
-    from tasks.planning import data_summary
-
-    return data_summary.of_plan(checked.training)[0] if checked.training else ""
-
-
-def _labels(checked: Checked) -> str:
-    from tasks.planning import data_summary
-
-    return data_summary.of_plan(checked.training)[1] if checked.training else ""
-
-
-def _images(checked: Checked) -> str:
-    from tasks.planning import image_check
-
-    plan = checked.training
-    return (
-        image_check.check_images(plan) if checked.is_thorough and plan and plan.ingest and plan.ingest.listing else ""
-    )
-
-
-def _recipe(checked: Checked) -> str:
-    if not checked.training or not checked.is_thorough:
-        return ""
-    fields = recipes.flat(checked.training.recipe.to_dict())
-    settings = runs.changes_as_text({name: fields[name] for name in recipes.names() if name in fields})
-    return "\n".join(textwrap.wrap(settings, _WIDTH))
-
-
-def _to_do(checked: Checked) -> str:
-    return describe_run(checked.training) if checked.training and checked.is_thorough else ""
-
-
-def _model(checked: Checked) -> str:
-    if (plan := checked.training) is None:
-        return ""
-    from tasks.planning import model_check
-
-    model_check.check_training(plan)
-    is_built = checked.is_thorough or (plan.needs_ray and user_code.is_reference(plan.recipe.model))
-    return model_check.check_model(plan) if is_built else plan.recipe.model
-
-
-def _ray(checked: Checked) -> str:
-    needs = checked.request.needs
-    return capacity.check_workers(needs.workers, needs) if checked.request.needs_ray else ""
-
-
-def _disk(checked: Checked) -> str:
-    return capacity.check_disk(checked.request.root) if checked.request.needs_ray else ""
-
-
-def _nodes(checked: Checked) -> str:
-    request, needs = checked.request, checked.request.needs
-    return check_nodes(request.root, needs.workers, needs) if request.needs_ray else ""
-
-
-CHECKS: Sequence[tuple[str, Check]] = (
-    ("storage", _storage),
-    ("data", _data),
-    ("classes", _classes),
-    ("labels", _labels),
-    ("images", _images),
-    ("recipe", _recipe),
-    ("run", _to_do),
-    ("model", _model),
-    ("Ray", _ray),
-    ("disk", _disk),
-    ("nodes", _nodes),
-)
-"""Every check of a planned request, in order; what the request itself says is checked by `check_request`."""
 
 
 def check_request(options: FlowOptions) -> Recipe | None:
@@ -206,7 +84,8 @@ def _plan_prediction(options: PredictOptions) -> "BatchRequest":
     )
 
 
-def _plan_audit(options: AuditOptions) -> "AuditRequest":
+def plan_audit(options: AuditOptions) -> "AuditRequest":
+    """Plan the trainings of an audit, without the checks; raise `ValueError` if the request is invalid."""
     from tasks.learning import sources
     from tasks.planning import audit_request
 
@@ -252,7 +131,7 @@ def checked(options: AuditOptions, tell: Callable[[str, str], object] = ...) -> 
 def checked(
     options: RunOptions | PredictOptions | AuditOptions, tell: Callable[[str, str], object] = ignore
 ) -> "Plan | BatchRequest | AuditRequest":
-    """Plan a request and check all that can be known before its flow starts; raise `ValueError` if it is invalid.
+    """Plan a request and check all that can be known before its flow starts; raise `ValueError` at the first failure.
 
     `tell` takes the name of each check that succeeded, and what it found.
     """
@@ -261,7 +140,7 @@ def checked(
     if isinstance(options, PredictOptions):
         return _with_checks(_plan_prediction(options), None, False, tell)
     if isinstance(options, AuditOptions):
-        audit = _plan_audit(options)
+        audit = plan_audit(options)
         return _with_checks(audit, audit.plan, False, tell)
     plan = _plan(options)
     changes = runs.changes_as_text(recipes.changes(plan.recipe))
@@ -270,19 +149,11 @@ def checked(
 
 
 def _with_checks(request: R, training: "Plan | None", is_thorough: bool, tell: Callable[[str, str], object]) -> R:
-    for name, check in CHECKS:
-        if found := check(Checked(request, training, is_thorough)):
+    subject = checks.Checked(request, training, is_thorough)
+    for name, check in checks.CHECKS:
+        if found := check(subject):
             tell(name, found)
     return request
-
-
-def describe_run(plan: "Plan") -> str:
-    """Describe a run: the stages to do."""
-    names = ["download weights" if stage is plan.weights else stage.kind.stage for stage in plan.stages]
-    to_do = [name for name, stage in zip(names, plan.stages, strict=True) if not manifest.is_committed(stage.target)]
-    if manifest.is_committed(plan.preprocess.raw) and "download" in to_do:
-        to_do.remove("download")
-    return f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
 
 
 def _limits(options: FlowOptions) -> Limits:

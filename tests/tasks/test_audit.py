@@ -154,7 +154,7 @@ def test_rows_of_parquet_files_on_s3_are_named_by_file_and_row(
 def test_data_may_be_the_name_of_a_source(tmp_path: Path) -> None:
     for name, recipe in {"mnist-sample": (), "mnist": ("--recipe", "cifar10-vit", "--set", "device=cpu")}.items():
         options = options_of(AuditOptions, name, *recipe, "--storage", str(tmp_path), "--workers", "0")
-        request = preflight._plan_audit(options)
+        request = preflight.plan_audit(options)
         assert request.plan.preprocess.raw.stem == name == request.plan.recipe.data.source
 
 
