@@ -31,8 +31,8 @@ _RESIDENT_BYTES = 2 * 2**30
 class Assignment(TypedDict):
     """Parameters of each Ray Train worker."""
 
-    spec: str
-    """The `JobSpec` as JSON."""
+    stage: Train
+    stall_s: float
     attempt: str
     loader: str
     threads: int

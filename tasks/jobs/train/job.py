@@ -66,7 +66,8 @@ def run(spec: JobSpec[Train]) -> None:
         datasets = ray_loader.datasets(stage.prepared, prepared, stage.recipe)
         fed = {"datasets": datasets, "dataset_config": ray_loader.DATA_CONFIG}
     assignment = Assignment(
-        spec=spec.model_dump_json(),
+        stage=stage,
+        stall_s=limits.stall_s,
         attempt=attempt,
         loader=loader,
         threads=resources.threads,

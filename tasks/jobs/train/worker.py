@@ -18,7 +18,6 @@ from storage import error_policy, failpoints, manifest
 from storage.statistics import EpochMetrics
 from storage.uri import URI
 from tasks.jobs import errors
-from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import choices, train_loop
 from tasks.jobs.train.choices import Assignment
 from tasks.jobs.train.make_loader import RankContext
@@ -37,13 +36,13 @@ def train(config: Assignment) -> None:
 
     A permanent error is left in a file for the driver, since Ray Train would retry it.
     """
-    spec = JobSpec[Train].model_validate_json(config["spec"])
-    attempt = spec.stage.scratch.child(config["attempt"])
+    stage = config["stage"]
+    attempt = stage.scratch.child(config["attempt"])
     if errors.has_saved_error(attempt):
         return  # this is the retry of a permanent error
     try:
-        with watched(limit_s=spec.limits.stall_s) as beat, user_code.wrap_user_errors():
-            _train(spec.stage, attempt, config, beat=beat)
+        with watched(limit_s=config["stall_s"]) as beat, user_code.wrap_user_errors():
+            _train(stage, attempt, config, beat=beat)
     except Exception as error:
         if not is_saved_on_every_rank(error, attempt):
             raise
