@@ -1,6 +1,7 @@
 """Promote: compare challenger and champion on the same test rows, and record the gate's decision permanently."""
 
 import contextlib
+import functools
 from collections.abc import Callable
 
 from prefect import task
@@ -52,10 +53,7 @@ def promote(
     decision = find_valid_decision(checkpoint, evaluation, decisions, gate, judge_only=judge_only)
     with step("promote", reused=decision is not None):  # its predictions may wait for other runs
         if decision is None:
-
-            def score(champion: CheckpointURI) -> EvaluationURI | str:
-                return score_champion(champion, evaluation, runner, needs=needs, limits=limits)
-
+            score = functools.partial(score_champion, evaluation=evaluation, runner=runner, needs=needs, limits=limits)
             decision = decide(checkpoint, evaluation, registered_model, gate, score, judge_only=judge_only)
             if FlowRunContext.get() is not None:
                 emit_event(  # automations may react to it; Prefect adds the run and its deployment

@@ -10,7 +10,7 @@ import pyarrow as pa
 from storage import manifest, tables
 from storage.decision import METRICS, Difference
 from storage.kinds import PROBABILITY_PREFIX
-from storage.manifest import Damaged, Manifest
+from storage.manifest import Manifest
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
 from tasks.promotion import significance
@@ -92,15 +92,12 @@ class Answers:
         )
 
 
-def read(evaluation: EvaluationURI) -> Answers | None:
-    """Read the predictions behind `evaluation`; return None if they or their dataset no longer exist."""
-    try:
-        predictions = PredictionsURI(manifest.load(evaluation).parent("predictions", of=evaluation))
-        recorded = manifest.load(predictions)
-        dataset = DatasetURI(recorded.parent("dataset", of=predictions))
-        return Answers.of(read_rows(predictions, recorded), dataset, label_names(dataset))
-    except (KeyError, FileNotFoundError, Damaged):
-        return None
+def read(evaluation: EvaluationURI) -> Answers:
+    """Read the predictions behind `evaluation`; raise `FileNotFoundError` if they or their dataset no longer exist."""
+    predictions = PredictionsURI(manifest.load(evaluation).parent("predictions", of=evaluation))
+    recorded = manifest.load(predictions)
+    dataset = DatasetURI(recorded.parent("dataset", of=predictions))
+    return Answers.of(read_rows(predictions, recorded), dataset, label_names(dataset))
 
 
 def read_rows(predictions: PredictionsURI, recorded: Manifest) -> pd.DataFrame:

@@ -93,7 +93,7 @@ def judge(
     champion, weights = decisions[-1].champion if decisions else None, registry.weights_of(checkpoint)
     evaluations = {"challenger": evaluation} | ({"champion": rival} if isinstance(rival, EvaluationURI) else {})
     models = {"this model": checkpoint} | ({"the champion": champion} if champion not in (None, checkpoint) else {})
-    compared = _read(evaluations, models, metric=gate.metric)
+    compared = _compare(evaluations, models, metric=gate.metric)
     pairs = itertools.pairwise(decisions)
     rivals = {past.challenger for before, past in pairs if past.difference and before.champion == champion}
     num_before = len(rivals - {checkpoint})
@@ -108,7 +108,7 @@ def judge(
         promoted, reason = False, f"it is already the champion, with {compared.shown()}"
     else:
         promoted, reason = _beside_champion(checkpoint, champion, compared, rival, gate, num_before=num_before)
-    reason += compared.seen.note + seen_rows.validated_on_seen(checkpoint) + _disagreement(compared)
+    reason += compared.seen.note + _disagreement(compared)
     if promoted and (model := _model(checkpoint)) and user_code.is_reference(model.model):
         code = model.model.partition(":")[0]
         reason += f"; from now on runs and predictions need the unchanged {code} in {user_code.FILES}"
@@ -145,12 +145,12 @@ class _Compared:
     """Rows that do not count."""
     scores: dict[str, dict[str, float]]
     """The metrics that a gate may use, on the rows that count."""
+    rows: Answers
+    """The challenger's predictions on the rows that count."""
     difference: Difference | None = None
     """Between the challenger and the champion on the rows that count; none if too few count."""
     known_difference: Difference | None = None
     """The same on the rows with a label that the champion's own data had; none if these are all rows or none."""
-    rows: Answers | None = None
-    """The challenger's predictions on the rows that count; none if they no longer exist, or too few count."""
 
     def score(self, role: str = "challenger") -> float:
         """Return the gate's metric of a model."""
@@ -161,25 +161,31 @@ class _Compared:
         return f"{metric_title(METRICS[self.metric])} {self.score():.4f}"
 
 
-def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, CheckpointURI], *, metric: str) -> _Compared:
+def _compare(
+    evaluations: Mapping[str, EvaluationURI], models: Mapping[str, CheckpointURI], *, metric: str
+) -> _Compared:
     metrics = {role: manifest.load(uri).statistics_of(EVALUATION).metrics() for role, uri in evaluations.items()}
-    rows_of = {role: rows for role, uri in evaluations.items() if (rows := answers.read(uri))}
-    challenger = rows_of.get("challenger")
-    seen = seen_rows.find(challenger, models)
-    scores = {role: {name: values[name] for name in METRICS.values()} for role, values in metrics.items()}
-    compared = _Compared(metric=metric, metrics=metrics, seen=seen, scores=scores)
-    if not challenger or seen.lost_classes:
-        return compared
-    rows_of = {role: rows.without(seen.ids) for role, rows in rows_of.items()}
-    scores = ({} if seen.ids else scores) | {role: rows.scores for role, rows in rows_of.items()}
+    all_rows = {role: answers.read(uri) for role, uri in evaluations.items()}
+    seen = seen_rows.find(all_rows["challenger"], models)
+    rows_of = {role: rows.without(seen.ids) for role, rows in all_rows.items()}
     rows, difference, known_difference = rows_of["challenger"], None, None
-    if champion := rows_of.get("champion"):
+    if seen.lost_classes:
+        scores = {role: {name: values[name] for name in METRICS.values()} for role, values in metrics.items()}
+    else:
+        scores = {role: each.scores for role, each in rows_of.items()}
+    if (champion := rows_of.get("champion")) and not seen.lost_classes:
         difference = rows.compare_with(champion, metric=metric)
-        new = seen_rows.find_new_labels(challenger, models["the champion"])
+        new = seen_rows.find_new_labels(all_rows["challenger"], models["the champion"])
         if 0 < len((known := rows.without(new)).ids) < len(rows.ids):
             known_difference = known.compare_with(champion.without(new), metric=metric)
-    return dataclasses.replace(
-        compared, scores=scores, difference=difference, known_difference=known_difference, rows=rows
+    return _Compared(
+        metric=metric,
+        metrics=metrics,
+        seen=seen,
+        scores=scores,
+        rows=rows,
+        difference=difference,
+        known_difference=known_difference,
     )
 
 
@@ -195,8 +201,6 @@ def _floor(compared: _Compared, gate: Gate, *, is_first: bool) -> tuple[bool, st
     if score < minimum:
         return False, f"{shown} is below the minimum {minimum:.4f}"
     reached = f"{shown} reaches the minimum {minimum:.4f}"
-    if compared.rows is None:
-        return (True, reached) if minimum else (False, f"its predictions {_UNSCORED}: they no longer exist; run again")
     name, always = compared.rows.largest_class()
     other = always[METRICS[compared.metric]]
     largest = f"{other:.4f}, that of always predicting {name!r}, the largest class of the test rows"
@@ -276,13 +280,11 @@ def _beside_champion(
         advice = "restore their images, or allow it with --set classes_may_go=true"
         return False, f"classes of the champion are gone: {_shown(gone)}; {advice}"
     difference, (max_p_value, why) = compared.difference, _rule(gate, checkpoint, champion)
-    if difference is None if max_p_value else "champion" not in compared.scores:
-        reason = "its predictions no longer exist" if isinstance(rival, EvaluationURI) else rival
-        advice = f"run again, or promote it with: {_by_hand(checkpoint)}"
-        return False, f"the champion {_UNSCORED}: {reason}; {advice}"
+    if difference is None:
+        return False, f"the champion {_UNSCORED}: {rival}; run again, or promote it with: {_by_hand(checkpoint)}"
     score, shown, other = compared.score(), compared.shown(), compared.score("champion")
     against = f"the champion's {other:.4f} on the same rows"
-    if max_p_value and difference is not None:
+    if max_p_value:
         if difference.difference <= 0:
             return False, f"{shown} is not above {against} (required{why})"
         allowed = max_p_value / (1 + num_before)

@@ -1,6 +1,5 @@
 """Test rows that count for no model: one of the compared models has seen the same image in training."""
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -28,19 +27,17 @@ class SeenRows:
     """What users must know about these rows; begins with a semicolon, or is empty."""
 
 
-def find(test: Answers | None, models: Mapping[str, CheckpointURI]) -> SeenRows:
+def find(test: Answers, models: Mapping[str, CheckpointURI]) -> SeenRows:
     """Find the rows of `test` whose image one of `models`, by its name in a sentence, has seen in training.
 
     The models whose weights a training began with count too. What no longer exists cannot be checked; the note says so.
     """
-    if test is None:  # the predictions no longer exist
-        return SeenRows()
     rows = row_tables.read_digests(test.dataset)
     rows = rows.filter(pc.equal(rows["split"], "test")).sort_by("id")
     assert np.array_equal(rows["id"].to_numpy(), test.ids), "the predictions are for other test rows"
     is_seen, by, unknown = np.zeros(len(rows), bool), [], ""
     for name, model in models.items():
-        seen, missing = _seen_by(model, rows, test.dataset, splits=("train", "validation"))
+        seen, missing = _seen_by(model, rows, test.dataset)
         is_seen |= seen
         by += [f"{seen.sum():,} of {name}"] if seen.any() else []
         unknown += f"; whether {name} was trained on test rows could not be checked: {missing}" if missing else ""
@@ -76,36 +73,16 @@ def _labels_by_digest(dataset: DatasetURI) -> pd.DataFrame:
     return rows.assign(label=names[rows["label"].to_numpy(int)]).merge(digests, on="id")
 
 
-def validated_on_seen(model: CheckpointURI) -> str:
-    """Say how many validation rows of `model` a model that it began with was trained on; nothing if none was."""
-    with contextlib.suppress(FileNotFoundError, PermissionError, Damaged, KeyError):
-        trained = manifest.load(model)
-        prepared = DatasetURI(trained.parent("prepared", of=model))
-        rows = row_tables.read_digests(prepared)
-        rows = rows.filter(pc.equal(rows["split"], "validation"))
-        seen, _ = _seen_by(trained.parent("initial", of=model), rows, prepared, splits=("train",))
-        if seen.any():
-            return (
-                f"; its best epoch was chosen on {len(rows):,} validation rows, {seen.sum():,} of which were training "
-                "rows of the model that it began with"
-            )
-    return ""
-
-
-def _seen_by(model: URI, rows: pa.Table, dataset: DatasetURI, *, splits: Sequence[str]) -> tuple[np.ndarray, str]:
-    """Return which `rows` of `dataset` were in `splits` of `model`, and why that could not be checked.
-
-    Images of one size are the same if their pixels are, others if their files are.
-    """
+def _seen_by(model: URI, rows: pa.Table, dataset: DatasetURI) -> tuple[np.ndarray, str]:
+    """Return which `rows` of `dataset` `model` was trained or validated on, and why that could not be checked."""
     is_seen, missing = np.zeros(len(rows), bool), ""
     try:
         for prepared in _datasets(model):
+            if _shape(prepared) != _shape(dataset):
+                raise ValueError(f"{prepared} has images of another size")
             seen = row_tables.read_digests(prepared)
-            seen = seen.filter(pc.is_in(seen["split"], value_set=pa.array(splits)))
-            if _shape(prepared) == _shape(dataset):
-                is_seen |= pc.is_in(rows["digest"], value_set=seen["digest"]).to_numpy()
-            else:
-                is_seen |= np.isin(_files(dataset, rows), _files(prepared, seen))
+            seen = seen.filter(pc.is_in(seen["split"], value_set=pa.array(["train", "validation"])))
+            is_seen |= pc.is_in(rows["digest"], value_set=seen["digest"]).to_numpy()
     except KeyError:
         missing = "it does not record its data"
     except (FileNotFoundError, PermissionError, Damaged, ValueError) as error:  # deleted, or in another storage root
@@ -115,15 +92,6 @@ def _seen_by(model: URI, rows: pa.Table, dataset: DatasetURI, *, splits: Sequenc
 
 def _shape(dataset: DatasetURI) -> tuple[int, int, int]:
     return images.shape_of(manifest.load(dataset).columns["metadata"])
-
-
-def _files(dataset: DatasetURI, rows: pa.Table) -> list[str]:
-    """Return the SHA-256 of the image file of each of `rows`, which are all of the test split, or none is."""
-    if (sources := row_tables.table_of(dataset)) is not None and len(rows):
-        _, numbers, digests = row_tables.files_of(sources, rows["split"][0].as_py(), rows["id"].to_pylist())
-        if not any(number is not None for number in numbers):
-            return digests
-    raise ValueError(f"{dataset} has images of another size, and no file for each")
 
 
 def _datasets(model: URI) -> Iterator[DatasetURI]:

@@ -7,73 +7,15 @@ from typing import Any
 import pytest
 
 from flows.__main__ import main
-from storage import champions, commits, files, manifest, registry
-from storage.decision import Decision
-from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
+from storage import champions, registry
+from storage.uri import CheckpointURI
 from tasks.learning import recipes
 from tasks.learning.recipes import Gate
-from tasks.promotion.gate import find_valid_decision, judge, resolved, settings_of
+from tasks.promotion.gate import resolved, settings_of
 from tests import committed
-from tests.tasks.test_evaluate import Scene
+from tests.promotion.contest import ANY, CLASSES, GATE, Contest
 
-CLASSES = ("cat", "dog")
-LABELS = ("cat",) * 40 + ("dog",) * 20
-ANY: dict[str, Any] = {"metric": "accuracy", "minimum": 0.0, "tolerance": 0.0, "max_p_value": 0.0}
 AUTO = ANY | {"metric": "auto"}
-GATE = ANY | {"max_p_value": 0.05}
-
-
-class Contest(Scene):
-    """Sixty test rows, and models that are wrong on the rows that the caller says."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, classes=CLASSES, labels=LABELS)
-        self.evaluations: dict[str, EvaluationURI] = {}
-
-    def model(
-        self,
-        name: str,
-        *wrong: int,
-        knows: tuple[str, ...] = CLASSES,
-        recipe: str = "usual",
-        data: str = "",
-        network: str = "",
-    ) -> CheckpointURI:
-        """A checkpoint whose answers are those of the labels but for `wrong`; its classes may come in another order."""
-        other = {"cat": "dog", "dog": "cat"}
-        predictions = [other[label] if row in wrong else label for row, label in enumerate(LABELS)]
-        checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
-        parents = {"prepared": self.plan.preprocess.target}
-        if data:
-            parents["prepared"] = DatasetURI(self.plan.root.child(f"datasets/prepared/{data}-0123456789ab"))
-            if not manifest.is_committed(parents["prepared"]):
-                part = commits.write_file(parents["prepared"], "part", data.encode())
-                listed = [part.model_copy(update={"split": "train", "rows": len(data)})]
-                committed.commit(parents["prepared"], "prepared", listed)
-        committed.commit(
-            checkpoint,
-            "checkpoint",
-            parents=parents,
-            parameters={"recipe": recipe, "workers": len(self.evaluations)},
-            model={"model": network, "classes": knows},
-        )
-        self.evaluations[checkpoint] = self.evaluation(knows, predictions, name=name, checkpoint=checkpoint)
-        return checkpoint
-
-    def decide(self, challenger: CheckpointURI, gate: dict[str, Any] = GATE, *, judge_only: bool = False) -> Decision:
-        """Judge against the champion and record."""
-        decisions = registry.history(self.plan.root, "photos")
-        champion = decisions[-1].champion if decisions else None
-        rival = self.evaluations[champion] if champion and champion != challenger else None
-        evaluation, settings = self.evaluations[challenger], Gate(**gate)
-        decision = judge(challenger, evaluation, decisions, rival, settings, judge_only=judge_only)
-        registry.append(self.plan.root, "photos", decision)
-        return decision
-
-
-@pytest.fixture
-def contest(tmp_path: Path) -> Contest:
-    return Contest(tmp_path)
 
 
 def test_one_more_correct_row_of_sixty_is_not_significant(contest: Contest, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,21 +176,6 @@ def test_what_is_not_better_than_the_largest_class_is_not_promoted_even_where_th
     assert f" is above {beaten}, but may be chance (p = 0." in decision.reason
     decision = contest.decide(contest.model("five-dogs", *ALWAYS_CAT[5:]), GATE | {"metric": metric})
     assert decision.promoted and decision.reason.endswith(f" is above {beaten}; there was no champion")
-
-
-def test_missing_predictions_prevent_promotion_if_rows_must_be_compared(contest: Contest) -> None:
-    champion = contest.model("champion", *range(10))
-    contest.decide(champion)
-    recorded = manifest.load(contest.evaluations[champion])
-    files.remove(recorded.parent("predictions", of=contest.evaluations[champion]))
-    challenger = contest.model("challenger")
-    decision = contest.decide(challenger)
-    assert (decision.promoted, decision.difference) == (False, None)
-    assert "the champion cannot be scored on the same rows: its predictions no longer exist" in decision.reason
-    evaluation = contest.evaluations[challenger]
-    decisions = registry.history(contest.plan.root, "photos")
-    assert find_valid_decision(challenger, evaluation, decisions, Gate(**GATE)) is None
-    assert contest.decide(challenger, ANY).promoted
 
 
 @pytest.mark.parametrize(("class_weights", "metric"), [("balanced", "balanced_accuracy"), ("none", "accuracy")])
