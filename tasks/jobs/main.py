@@ -71,7 +71,7 @@ def _work_on_ray(spec: JobSpec[Any]) -> None:
     if spec.threads is None and not scaling.cpus(scaling.nodes()):
         missing = "a stage needs 1 CPU, but no node of this cluster has any; add a node"
         scaling.await_nodes([{"CPU": 1}], missing, limit_s=spec.limits.stall_s, on_wait=events.write_line)
-    _work(spec, RayData(threads=spec.threads))
+    _work(spec, RayData())
     time.sleep(0.2)  # for the last lines that workers print: Ray collects them ten times a second
     ray.shutdown()  # else the interpreter does this as it exits, half a second later
 
@@ -87,10 +87,6 @@ def run_here(spec: JobSpec[Any], *, tell: Callable[[str], None]) -> None:
 def _work(spec: JobSpec[Any], data: "LocalData") -> None:
     """Run the work of `spec`, unless another job has done it; import only what this kind of job needs."""
     stage = spec.stage
-    if manifest.is_committed(stage.target):
-        return
-    failpoint("job", stage.target)
-    if isinstance(stage, Train):
-        importlib.import_module(f"tasks.jobs.train.{'job' if data.is_ray else 'single_process'}").run(spec)
-        return
-    importlib.import_module(f"tasks.jobs.{stage.kind.stage}.job").run(spec, data)
+    if not manifest.is_committed(stage.target):
+        failpoint("job", stage.target)
+        importlib.import_module(f"tasks.jobs.{stage.kind.stage}.job").run(spec, data)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import ray.data
 from ray.data import ActorPoolStrategy, Dataset
@@ -12,6 +13,7 @@ from tasks.jobs import datasource, events, tuned
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.spec import JobSpec
 from tasks.resources import scaling
+from tasks.resources.scaling import Scale, Workers
 from tasks.stages import Predict
 
 _SHUFFLED_AT_ONCE = 2**25
@@ -40,13 +42,16 @@ def configure(*, max_cpus: int | None) -> None:
         data.configure()
 
 
+def resolve_workers(spec: JobSpec[Any], workers: Workers) -> Scale:
+    """Choose the workers of a job; a cluster has as long as the job may stall to add what is missing."""
+    limit_s, on_wait = spec.limits.stall_s, events.write_line
+    return scaling.resolve_growing(workers, threads=spec.threads, needs=spec.needs, limit_s=limit_s, on_wait=on_wait)
+
+
 class RayData(LocalData):
     """Datasets of Ray Data."""
 
     is_ray = True
-
-    def __init__(self, *, threads: int | None) -> None:
-        self._threads = threads
 
     def read_parts(self, uri: DatasetURI, listed: Sequence[File]) -> Dataset:
         return datasource.dataset(uri, listed, numbered=True)
@@ -55,12 +60,8 @@ class RayData(LocalData):
         return ray.data.from_items(list(items), override_num_blocks=len(items))
 
     def actor_pool(self, spec: JobSpec[Predict], *, most: int) -> JSON:
-        needs, limit_s = spec.needs, spec.limits.stall_s
-        scale = scaling.resolve_growing(
-            needs.workers, threads=self._threads, needs=needs, limit_s=limit_s, on_wait=events.write_line
-        )
-        device = "cuda" if scale.use_gpu else "cpu"
-        shared = {"threads": scale.threads, "sharing": scale.per_node, "device": device}
+        needs, scale = spec.needs, resolve_workers(spec, spec.needs.workers)
+        shared = {"threads": scale.threads, "sharing": scale.per_node, "device": "cuda" if scale.use_gpu else "cpu"}
         options: JSON = {
             "fn_constructor_kwargs": {"stage": spec.stage} | shared,
             "compute": ActorPoolStrategy(

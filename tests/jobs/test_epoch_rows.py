@@ -9,7 +9,7 @@ import torch
 
 from storage import manifest
 from storage.uri import DatasetURI
-from tasks.jobs.train import choices, make_loader
+from tasks.jobs.train import make_loader
 from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.loop import Loader
 from tests.jobs import raw
@@ -74,14 +74,6 @@ def test_an_epoch_leaves_out_less_than_a_batch_of_rows_and_in_each_epoch_others(
         times.update(rows)
     expected = _EPOCHS * (1 - left_out / _ROWS["train"])
     assert min(times.values()) - 1 > 0.7 * expected, "a row is left out again and again"
-
-
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_an_epoch_has_the_same_steps_with_any_number_of_workers(prepared: DatasetURI, world_size: int) -> None:
-    contents = manifest.load(prepared)
-    for batch_size in (5, 16, 77, 128):
-        steps = choices.steps_per_epoch(batch_size, contents, workers=world_size, loader="streaming")
-        assert steps == _ROWS["train"] // batch_size
 
 
 @pytest.mark.parametrize("world_size", [1, 3])

@@ -50,7 +50,7 @@ class Actor:
 ray.init(logging_level="WARNING")
 configure(max_cpus=None)
 spec = JobSpec[Predict].model_validate_json(sys.argv[1])
-data = RayData(threads=None)
+data = RayData()
 rows = data.from_items(list(range(40))).map(Actor, **data.actor_pool(spec, most=40)).iter_rows()
 print(json.dumps([row["item"] for row in rows]))
 """
@@ -61,6 +61,7 @@ from pathlib import Path
 from ray.train.torch import TorchConfig
 from tasks.stages import Train
 from tasks.jobs import checked_gpus
+from tasks.jobs.ray_data import RayData
 from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import job
 
@@ -77,7 +78,7 @@ folder = sys.argv[2]
 checked_gpus.CheckedTorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
 job.train_on_one_rank = on_one_rank
 job.attempts.finish = lambda *_, **__: None
-job.run(JobSpec[Train].model_validate_json(sys.argv[1]))
+job.run(JobSpec[Train].model_validate_json(sys.argv[1]), RayData())
 """
 
 

@@ -65,7 +65,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory, s3: Server) -> DatasetURI:
 def test_what_is_ingested_is_the_same_to_the_byte(tmp_path: Path, changes: dict[str, Any]) -> None:
     photos = URI(str(write_folder(tmp_path / "photos") / ("train" if "group" in changes else "")))
     with_ray, without = (raw.to_ingest(Root(f"{tmp_path}/{name}"), photos, **changes) for name in ("ray", "here"))
-    ingest.run(JobSpec(stage=with_ray), RayData(threads=2))
+    ingest.run(JobSpec(stage=with_ray), RayData())
     raw.run(without)
     ours, theirs = (manifest.load(spec.target) for spec in (with_ray, without))
     assert ours.files == theirs.files and ours.rows > 70
@@ -75,7 +75,7 @@ def test_what_is_ingested_is_the_same_to_the_byte(tmp_path: Path, changes: dict[
 def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
-    preprocess.run(JobSpec(stage=spec), RayData(threads=2))
+    preprocess.run(JobSpec(stage=spec), RayData())
     with_ray, without = manifest.load(spec.target), manifest.load(prepared)
     assert with_ray.files == without.files
     splits = {file.split for file in without.files}

@@ -10,7 +10,7 @@ from ray._private.authentication_test_utils import reset_auth_token_state
 
 from storage import files, manifest
 from storage.uri import URI, DatasetURI, Root
-from tasks.jobs.ray_data import configure
+from tasks.jobs.ray_data import RayData, configure
 from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import job as train
 from tasks.runners.jobs_api import JOB_ENV
@@ -48,7 +48,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def weights(stage: Train) -> str:
     """Train, and return the digest of the weights."""
-    train.run(JobSpec(stage=stage, threads=stage.workers))
+    train.run(JobSpec(stage=stage, threads=stage.workers), RayData())
     return next(file.sha256 for file in manifest.load(stage.target).files if file.path.startswith("weights"))
 
 

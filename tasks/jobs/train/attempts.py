@@ -35,8 +35,8 @@ def numbers(scratch: URI) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def new_attempt(scratch: URI) -> str:
-    """Create a new attempt's folder and return its name; Ray Train's state of earlier attempts is never reused."""
+def new_attempt(scratch: URI) -> URI:
+    """Create a new attempt's folder and return it; Ray Train's state of earlier attempts is never reused."""
     number = max(numbers(scratch), default=0) + 1
     token = json.dumps({"token": uuid.uuid4().hex}).encode()  # recognises this attempt if a reply of S3 is lost
     while True:
@@ -45,7 +45,7 @@ def new_attempt(scratch: URI) -> str:
         except FileExistsError:
             number += 1
         else:
-            return f"attempt-{number}"
+            return scratch.child(f"attempt-{number}")
 
 
 def workers_before(stage: Train) -> int | None:
@@ -82,10 +82,9 @@ def fetch_newest(scratch: URI, folder: Path) -> tuple[URI, Meta] | None:
 
 def fetch_best(scratch: URI, meta: Meta, folder: Path | None = None) -> Meta | None:
     """Fetch a complete checkpoint of the best epoch that `meta` descends from, or an equal one, of any attempt."""
-    for attempt in reversed(numbers(scratch)):
-        uri = scratch.child(f"attempt-{attempt}/epoch-{meta.best_epoch:04d}")
-        best = checkpoint.read_meta(uri)
-        if best is not None and best.history == meta.history[: best.epoch] and checkpoint.fetch(uri, best, folder):
+    for uri, best in described(scratch):
+        is_same = best.epoch == meta.best_epoch and best.history == meta.history[: best.epoch]
+        if is_same and checkpoint.fetch(uri, best, folder):
             return best
     return None
 

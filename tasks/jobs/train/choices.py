@@ -1,4 +1,4 @@
-"""Choices before the workers of a training start: the loader, and the steps of an epoch.
+"""Choices before the workers of a training start: the loader, and the batch size.
 
 No torch here, whose import takes seconds.
 """
@@ -9,16 +9,15 @@ from typing import Final, TypedDict
 
 from storage.manifest import Manifest
 from storage.terminal import count
+from storage.uri import URI
 from tasks.jobs import dataset_parts
+from tasks.jobs.spec import JobSpec
 from tasks.learning import images
-from tasks.learning.epoch_metrics import choose_batch_size, local_batch_size
+from tasks.learning.epoch_metrics import choose_batch_size
 from tasks.learning.recipes import Recipe
+from tasks.resources.scaling import Scale
 from tasks.stages import Train
 
-RAY_DATA: Final = "ray-data"
-"""Name of the loader that Ray Data feeds."""
-DATALOADER: Final = "dataloader"
-"""Name of the loader that wraps torch's DataLoader."""
 SCORE: Final = "best_epoch"
 """Metric by which Ray Train selects checkpoints: the epoch if it is the best so far, else 0.
 
@@ -31,13 +30,10 @@ _RESIDENT_BYTES = 2 * 2**30
 class Assignment(TypedDict):
     """Parameters of each Ray Train worker."""
 
-    stage: Train
-    stall_s: float
-    attempt: str
+    spec: JobSpec[Train]
+    attempt: URI
     loader: str
-    threads: int
-    use_gpu: bool
-    """True if a GPU is reserved for the worker."""
+    scale: Scale
 
 
 def choose_loader(stage: Train, prepared: Manifest, *, workers: int) -> str:
@@ -53,33 +49,21 @@ def choose_loader(stage: Train, prepared: Manifest, *, workers: int) -> str:
     if loader == "auto":
         num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
         loader = "resident" if num_bytes <= _RESIDENT_BYTES else "streaming"
-        loader = RAY_DATA if dataset_parts.is_encoded(prepared) else loader
-    steps_per_epoch(resolved(stage.recipe, prepared).training.batch_size, prepared, workers=workers, loader=loader)
+        loader = "ray-data" if dataset_parts.is_encoded(prepared) else loader
+    batch_size, rows = resolved(stage.recipe, prepared).training.batch_size, prepared.num_rows("train")
+    rows -= rows % workers if loader == "dataloader" else 0  # its sampler gives every rank the same number of rows
+    if not workers <= batch_size <= rows:
+        raise ValueError(
+            "batch_size must be at least the number of workers and at most the number of training rows: got "
+            f"{batch_size} with {count(workers, 'worker')} and {count(rows, 'row')}; change --set batch_size or "
+            "--workers"
+        )
     if stage.recipe.resources.step == "graph" and (workers > 1 or loader != "resident"):
         raise ValueError(
             f"step must be eager with {workers} workers and loader={loader}, got 'graph'; a graph needs one worker and "
             "rows in memory"
         )
     return loader
-
-
-def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader: str) -> int:
-    """Return the number of steps of an epoch; raise `ValueError` if some of the `workers` have too few rows."""
-    steps, train_files = [], prepared.split("train")
-    for rank in (0, workers - 1):  # the first rank has the largest share of a batch, the last the smallest
-        rows = prepared.num_rows("train") // workers
-        if loader != DATALOADER:  # its sampler gives every rank the same number of rows
-            shard = dataset_parts.shard(train_files, rank=rank, world_size=workers, batch_size=batch_size)
-            rows = sum(map(len, shard))
-        share = local_batch_size(batch_size, rank=rank, world_size=workers)
-        steps.append(rows // share if share else 0)
-        if steps[-1] == 0:
-            raise ValueError(
-                "batch_size must be at least the number of workers and at most the number of training rows: got "
-                f"{batch_size} with {count(workers, 'worker')} and {count(rows, 'row')} on one of them; change "
-                "--set batch_size or --workers"
-            )
-    return min(steps)
 
 
 def resolved(recipe: Recipe, prepared: Manifest) -> Recipe:

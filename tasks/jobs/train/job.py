@@ -1,19 +1,21 @@
-"""The train job on Ray: Ray Train's DDP, each rank on its own rows; resumes from the newest complete checkpoint."""
+"""The train job: DDP of Ray Train, each rank on its own rows, or all in this process without Ray."""
 
 import os
 import time
 from typing import Any
 
 from storage import manifest, s3
+from storage.manifest import Manifest
 from storage.process import gc_paused
 from storage.terminal import count
-from tasks.jobs import dashboard, errors, events, tuned
+from tasks.jobs import errors, tuned
 from tasks.jobs.deadline import run_in_thread
+from tasks.jobs.local_data import LocalData
 from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.choices import Assignment
 from tasks.learning.checkpoint import WrongResume
-from tasks.resources import scaling
+from tasks.resources.scaling import Scale
 from tasks.stages import Train
 
 _MAX_FAILURES = 3
@@ -22,26 +24,34 @@ _GPU_INTERVAL_S = "0.1"
 for it: with the interval of all jobs (`jobs_api.JOB_ENV`) an epoch could not take less than half a second."""
 
 
-def run(spec: JobSpec[Train]) -> None:
+def run(spec: JobSpec[Train], data: LocalData) -> None:
     """Commit the best epoch's checkpoint; on CPUs in fp32 its weights are bit-identical, also after an interruption.
 
     Raises `ValueError` for what the cluster does not have in time and for a checkpoint that belongs to another run,
     `NonFiniteLoss` if training diverges.
     """
-    with gc_paused():
-        from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-
-    started, stage, limits = time.monotonic(), spec.stage, spec.limits
+    started, stage = time.monotonic(), spec.stage
     prepared = manifest.load(stage.prepared)
-    before = attempts.workers_before(stage)
+    scale = _scale(spec) if data.is_ray else None
+    loader = choices.choose_loader(stage, prepared, workers=scale.workers if scale else 1)
+    attempt = attempts.new_attempt(stage.scratch)
+    if scale:
+        _train_on_ray(prepared, Assignment(spec=spec, attempt=attempt, loader=loader, scale=scale))
+    else:
+        with gc_paused():
+            from tasks.jobs.train import train_loop  # imports torch
+
+        train_loop.train_here(spec, prepared, attempt, loader=loader)
+    attempts.finish(stage, prepared, started=started, loader=loader)
+
+
+def _scale(spec: JobSpec[Train]) -> Scale:
+    """Choose the workers; those of an interrupted training, if `auto` chose their number."""
+    from tasks.jobs.ray_data import resolve_workers
+
+    before = attempts.workers_before(spec.stage)
     try:
-        resources = scaling.resolve_growing(
-            before or stage.workers,
-            threads=spec.threads,
-            needs=spec.needs,
-            limit_s=limits.stall_s,
-            on_wait=events.write_line,
-        )
+        return resolve_workers(spec, before or spec.stage.workers)
     except ValueError as error:
         if not before:
             raise
@@ -49,30 +59,29 @@ def run(spec: JobSpec[Train]) -> None:
             f"the interrupted training used {count(before, 'worker')}, more than this cluster has ({error}); run "
             "again on a cluster that has them, or start over with --refresh or another --workers"
         ) from error
-    loader = choices.choose_loader(stage, prepared, workers=resources.workers)
-    attempt = attempts.new_attempt(stage.scratch)
+
+
+def _train_on_ray(prepared: Manifest, assignment: Assignment) -> None:
+    """Train to the last epoch in workers of Ray Train."""
+    with gc_paused():
+        from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+
+    spec, attempt, scale = assignment["spec"], assignment["attempt"], assignment["scale"]
+    stage, limits = spec.stage, spec.limits
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(limits.stall_s)
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(limits.stall_s)
     # On a busy cluster, workers wait until they can start: they are known to fit.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(limits.stage_s)
-    if resources.use_gpu:
+    if scale.use_gpu:
         os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = _GPU_INTERVAL_S
     fed: dict[str, Any] = {}
-    if loader == choices.RAY_DATA:
+    if assignment["loader"] == "ray-data":
         with gc_paused():
             from tasks.jobs.train import ray_loader  # imports torch
 
         datasets = ray_loader.datasets(stage.prepared, prepared, stage.recipe)
         fed = {"datasets": datasets, "dataset_config": ray_loader.DATA_CONFIG}
-    assignment = Assignment(
-        stage=stage,
-        stall_s=limits.stall_s,
-        attempt=attempt,
-        loader=loader,
-        threads=resources.threads,
-        use_gpu=resources.use_gpu,
-    )
     try:
         fit(
             **fed,
@@ -80,13 +89,13 @@ def run(spec: JobSpec[Train]) -> None:
             cores=spec.threads,
             train_loop_config=assignment,
             scaling_config=ScalingConfig(
-                num_workers=resources.workers,
-                use_gpu=resources.use_gpu,
-                resources_per_worker={"CPU": resources.cpus} | ({"GPU": 1} if resources.use_gpu else {}),
+                num_workers=scale.workers,
+                use_gpu=scale.use_gpu,
+                resources_per_worker={"CPU": scale.cpus} | ({"GPU": 1} if scale.use_gpu else {}),
                 accelerator_type=spec.needs.accelerator_type or None,
             ),
             run_config=RunConfig(
-                name=attempt,
+                name=attempt.name,
                 storage_path=stage.scratch.removeprefix("s3://"),
                 storage_filesystem=s3.for_pyarrow() if stage.scratch.is_s3 else None,
                 logging_config=LoggingConfig(log_level="WARNING"),
@@ -97,18 +106,17 @@ def run(spec: JobSpec[Train]) -> None:
             ),
         )
     finally:
-        errors.raise_saved_error(stage.scratch.child(attempt))
-    attempts.finish(stage, prepared, started=started, loader=loader)
+        errors.raise_saved_error(attempt)
 
 
 def fit(*, timeout_s: int, cores: int | None, **configured: Any) -> None:
     """Run `train_on_one_rank` on every rank to its end.
 
     Workers wait `timeout_s` seconds for each other in a collective. `cores` are those of a local Ray; None on a
-    cluster. A small machine has a trainer that starts faster, unless it is given datasets, or the dashboard shows
-    trainings: both take actors that the faster trainer does not have. `configured` are arguments of both trainers.
+    cluster. A small machine has a trainer that starts faster, but has no actor that splits datasets. `configured` are
+    arguments of both trainers.
     """
-    if "datasets" not in configured and tuned.is_on(cores) and not dashboard.is_on():
+    if "datasets" not in configured and tuned.is_on(cores):
         with gc_paused():
             from tasks.jobs.tuned.trainer import LeanTrainer
 

@@ -1,5 +1,6 @@
 """The training loop of one rank, with or without Ray: all epochs that are not done yet, and a checkpoint after each."""
 
+import functools
 import platform
 import tempfile
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -19,15 +20,17 @@ from storage.terminal import count
 from storage.uri import URI, CheckpointURI
 from tasks.jobs import events
 from tasks.jobs.events import EPOCHS
+from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
-from tasks.learning import checkpoint, hardware, images, pretrained, training_state
-from tasks.learning.epoch_metrics import best_epoch, has_checkpoint, is_last
+from tasks.learning import checkpoint, hardware, images, pretrained, training_state, user_code
+from tasks.learning.epoch_metrics import TrainingFields, best_epoch, has_checkpoint, is_last
+from tasks.learning.loaders import to_device
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import keep_compiled_code
-from tasks.resources import devices
+from tasks.resources import devices, machine, scaling
 from tasks.stages import Train
 
 _CHECKPOINTS = 4
@@ -111,6 +114,34 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
             checkpoints.take(history, trainer, prepared=trained_on, fields=fields)
             context.beat()
         checkpoints.finish()
+
+
+def train_here(spec: JobSpec[Train], prepared: Manifest, attempt: URI, *, loader: str) -> None:
+    """Train in this process, without Ray: the same steps and the same kind of checkpoints as with one worker.
+
+    On a CPU in fp32 they are bit-identical to those of a worker with as many threads. There is no watchdog, since a
+    user at a breakpoint makes no progress either.
+    """
+    device = devices.choose(machine.device(spec.needs.device), where=scaling.node_name())
+    context = RankContext(
+        rank=0,
+        world_size=1,
+        device=device,
+        threads=scaling.threads_here(spec.threads or scaling.cores_here(), sharing=1),
+        prepare=lambda batches: (to_device(device, batch) for batch in batches),
+        report=functools.partial(_keep_newest_and_best, training=vars(spec.stage.recipe.training)),
+        loader=loader,
+    )
+    with user_code.wrap_user_errors():
+        train(spec.stage, prepared, attempt, context)
+
+
+def _keep_newest_and_best(folder: URI, history: list[EpochMetrics], *, training: TrainingFields) -> None:
+    """Remove all checkpoints of an attempt but the best one and the newest, which is in `folder`."""
+    kept = {folder.name, f"epoch-{best_epoch(history, training):04d}"}
+    for name in files.children(folder.parent):
+        if name.startswith("epoch-") and name not in kept:
+            files.remove(folder.parent.child(name))
 
 
 def _gathered(value: _T, world_size: int) -> list[_T]:

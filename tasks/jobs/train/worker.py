@@ -25,7 +25,6 @@ from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import NonFiniteLoss, TrainingFields, best_epoch
 from tasks.resources import scaling
-from tasks.stages import Train
 
 EXIT_CODE = 86
 """Exit code of a worker that made no progress."""
@@ -36,13 +35,12 @@ def train(config: Assignment) -> None:
 
     A permanent error is left in a file for the driver, since Ray Train would retry it.
     """
-    stage = config["stage"]
-    attempt = stage.scratch.child(config["attempt"])
+    attempt = config["attempt"]
     if errors.has_saved_error(attempt):
         return  # this is the retry of a permanent error
     try:
-        with watched(limit_s=config["stall_s"]) as beat, user_code.wrap_user_errors():
-            _train(stage, attempt, config, beat=beat)
+        with watched(limit_s=config["spec"].limits.stall_s) as beat, user_code.wrap_user_errors():
+            _train(config, beat=beat)
     except Exception as error:
         if not is_saved_on_every_rank(error, attempt):
             raise
@@ -60,28 +58,26 @@ def is_saved_on_every_rank(error: Exception, attempt: URI) -> bool:
     return is_on_every_rank
 
 
-def _train(stage: Train, attempt: URI, config: Assignment, *, beat: Callable[[], None]) -> None:
-    context, loader = ray.train.get_context(), config["loader"]
-    rank = failpoints.rank = context.get_world_rank()
-    prepared = manifest.load(stage.prepared)
-    device = get_device() if config["use_gpu"] else torch.device("cpu")  # a GPU that `checked_gpus` has tried out
-    windows, world_size = None, context.get_world_size()
-    if loader == choices.RAY_DATA:
+def _train(config: Assignment, *, beat: Callable[[], None]) -> None:
+    context, stage, scale = ray.train.get_context(), config["spec"].stage, config["scale"]
+    failpoints.rank, world_size = context.get_world_rank(), context.get_world_size()
+    windows = None
+    if config["loader"] == "ray-data":
         from tasks.jobs.train import ray_loader
 
         windows = functools.partial(ray_loader.windows, world_size=world_size)
     rank_context = RankContext(
-        rank=rank,
+        rank=context.get_world_rank(),
         world_size=world_size,
-        device=device,
-        threads=scaling.threads_here(config["threads"], sharing=context.get_local_world_size()),
+        device=get_device() if scale.use_gpu else torch.device("cpu"),  # a GPU that `checked_gpus` has tried out
+        threads=scaling.threads_here(scale.threads, sharing=context.get_local_world_size()),
         prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),  # its rows stay as they are
         report=functools.partial(report, training=vars(stage.recipe.training)),
-        loader=loader,
+        loader=config["loader"],
         windows=windows,
         beat=beat,
     )
-    train_loop.train(stage, prepared, attempt, rank_context)
+    train_loop.train(stage, manifest.load(stage.prepared), config["attempt"], rank_context)
 
 
 def report(folder: URI, history: list[EpochMetrics], *, training: TrainingFields) -> None:

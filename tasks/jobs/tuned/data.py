@@ -10,8 +10,6 @@ from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinato
 from ray.data._internal.execution.operators import hash_shuffle_v2
 from ray.data._internal.execution.operators.shuffle_operators import shuffle_reduce_operator
 
-from tasks.jobs import dashboard
-
 _TRAIN = "ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client"
 """Module of Ray Train that uses the same coordinator actor."""
 
@@ -19,8 +17,7 @@ _TRAIN = "ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinato
 def configure() -> None:
     """Run shuffles in the usual workers, and Ray Data's coordinator in this process; keep no statistics.
 
-    Each process takes seconds to start, and wakes up a hundred times a second as long as it lives. The dashboard
-    shows the statistics, so with it they are kept.
+    Each process takes seconds to start, and wakes up a hundred times a second as long as it lives.
     """
     # Ray runs the tasks of a shuffle in separate processes, meant for gigabytes of rows; here they share processes.
     hash_shuffle_v2._SHUFFLE_MAP_RUNTIME_ENV.clear()
@@ -29,8 +26,6 @@ def configure() -> None:
     local = _Here(_Coordinator(send_resources_request=lambda *_: None))  # a local Ray never adds nodes
     for module in filter(None, [coordinator, sys.modules.get(_TRAIN)]):
         module.get_or_create_autoscaling_coordinator = lambda: local  # type: ignore[attr-defined]
-    if dashboard.is_on():
-        return
     # Only the dashboard shows the statistics, which an actor collects.
     for name in ("update_execution_metrics", "update_iteration_metrics", "register_dataset_to_stats_actor"):
         setattr(stats._StatsManager, name, lambda *_, **__: None)
