@@ -28,8 +28,6 @@ from storage.uri import redact_text
 FILES = "PIPELINE_USER_CODE"
 """Environment variable: Python files and folders with a `recipe.py`, separated as in PATH, that recipes and checkpoints
 may load code from."""
-PRETRAINED = "pretrained"
-"""Parameter of a model factory: whether to read weights from files; false if a checkpoint's weights follow."""
 
 _PROJECT = ("flows", "tasks", "storage")
 """This project's own packages."""

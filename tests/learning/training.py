@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from storage.statistics import EpochMetrics, ModelSpec
@@ -18,22 +19,21 @@ from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Split
 from tasks.learning.sources.mnist import CLASSES
 from tests.committed import RESOLVED
+from tests.learning.more_models import MODELS
 
 CPU = torch.device("cpu")
 FIELDS: dict[str, Any] = {"parameters": {}, "resolved": RESOLVED}
 PREPARED = "0123456789ab"
 """Fingerprint of the dataset of every run."""
-_MORE_MODELS = str(Path(__file__).parent / "more_models")
 
 
 @contextlib.contextmanager
 def more_models() -> Iterator[None]:
-    """Let the modules of `more_models` be models in the block, as if they were in `tasks.learning.models`."""
-    models.__path__.append(_MORE_MODELS)
-    try:
+    """Let `MODELS` be models of the project in the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, factory in MODELS.items():
+            patch.setitem(models.PROJECT, name, factory)
         yield
-    finally:
-        models.__path__.remove(_MORE_MODELS)
 
 
 def recipe(**changes: Any) -> Recipe:

@@ -48,7 +48,7 @@ def load(name: str) -> Recipe:
     make = _shipped().get(name.replace("_", "-"))
     if make is None:
         like = [f"{name}:recipe"] * name.endswith(".py") or difflib.get_close_matches(name, known(), n=1)
-        meant = f"--set model={name}" if name in models.known() else f"--recipe {like[0]}" if like else ""
+        meant = f"--set model={name}" if name in models.PROJECT else f"--recipe {like[0]}" if like else ""
         hint = f"; did you mean {meant}?" if meant else ""
         raise ValueError(
             f"recipe must be one of {', '.join(known())}, path.py:function or folder:function, got {name!r}{hint}"
