@@ -5,7 +5,6 @@ import itertools
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,9 +16,9 @@ import tenacity
 from tasks.learning.downloading import fetch_file
 from tasks.learning.sources import Source
 
-Fault = int | Literal["truncated", "wrong", "trickle", "reset", "garbage"] | None
-"""What one request gets: an HTTP status, half of the file, other bytes of the same length, the file byte by byte,
-a connection reset, something that is not HTTP, or (none) the file."""
+Fault = int | Literal["truncated", "wrong", "reset", "garbage"] | None
+"""What one request gets: an HTTP status, half of the file, other bytes of the same length, a connection
+reset, something that is not HTTP, or (none) the file."""
 
 
 class Mirror:
@@ -81,17 +80,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.server.folder / unquote(self.path).lstrip("/")
         fault = self.server.mirror.next_fault(path.name)
-        with contextlib.suppress(ConnectionError):  # who asked hangs up on a trickle
-            if fault == "reset":
-                self._reset()
-            elif fault == "garbage":
-                self.wfile.write(b"220 mail.example ESMTP\r\n")
-            elif isinstance(fault, int):
-                self.send_error(fault)
-            elif not path.is_file():
-                self.send_error(404)
-            else:
-                self._send(path.read_bytes(), fault)
+        if fault == "reset":
+            self._reset()
+        elif fault == "garbage":
+            self.wfile.write(b"220 mail.example ESMTP\r\n")
+        elif isinstance(fault, int):
+            self.send_error(fault)
+        elif not path.is_file():
+            self.send_error(404)
+        else:
+            self._send(path.read_bytes(), fault)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the tests' output is for the tests."""
@@ -100,9 +98,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        for byte in content if fault == "trickle" else b"":
-            self.wfile.write(bytes([byte]))
-            time.sleep(0.05)
         sent = {"truncated": content[: len(content) // 2], "wrong": content[::-1]}
         self.wfile.write(sent.get(str(fault), content))
 

@@ -106,12 +106,9 @@ def known() -> list[str]:
 
 
 def check_known(name: str) -> None:
-    """Raise `ValueError` listing the known names unless `name` is one of them or refers to the user's own code."""
-    if user_code.is_reference(name):
-        if not isinstance(user_code.resolve(name), Source):
-            raise ValueError(f"source must be a Source, got {name!r}: {user_code.resolve(name)!r}")
-    elif name not in (*known(), USER_IMAGES):
-        raise ValueError(f"source must be one of {', '.join(known())}, got {name!r}")
+    """Raise `ValueError` unless `name` is a source, as in `load`, or the user's images."""
+    if name != USER_IMAGES:
+        load(name)
 
 
 def name_of(data: str) -> str:
@@ -120,13 +117,18 @@ def name_of(data: str) -> str:
 
 
 def load(name: str) -> Source:
-    """Load the source called `name`; raises `ValueError` listing the known names if there is none."""
-    check_known(name)
+    """Load the source `name`: the project's, or a reference to the user's own code.
+
+    Raises `ValueError` listing the known names if there is none.
+    """
     if name == USER_IMAGES:
         raise ValueError("--data is required: this recipe is for your own images, in folders or Parquet")
-    source: Source
+    if not user_code.is_reference(name) and name not in known():
+        raise ValueError(f"source must be one of {', '.join(known())}, got {name!r}")
     if user_code.is_reference(name):
         source = user_code.resolve(name)
     else:
         source = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").SOURCE
+    if not isinstance(source, Source):
+        raise ValueError(f"source must be a Source, got {name!r}: {source!r}")
     return source

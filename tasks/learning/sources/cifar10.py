@@ -4,43 +4,33 @@ It is read from the binary archive: the archive for Python contains pickles, and
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from tasks.learning.downloading import unpack
 from tasks.learning.sources import Source, SourceFile, Split
 
 _SHAPE = (32, 32, 3)
 _ARCHIVE = "cifar-10-binary.tar.gz"
 _FOLDER = "cifar-10-batches-bin"
-_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-_TEST = ("test_batch.bin",)
+_FILES = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
 
 
 def read_binary(folder: Path) -> Iterator[Split]:
-    """Unpack the archive in `folder` and read both splits, one at a time."""
-    unpack(folder / _ARCHIVE)
+    """Read both splits from the archive in `folder`, one at a time.
+
+    A row has the label, then the red, green and blue planes.
+    """
     height, width, channels = _SHAPE
-    for name, parts in (("train", _TRAIN), ("test", _TEST)):
-        records = _records([folder / _FOLDER / part for part in parts])
-        planes = records[:, 1:].reshape(-1, channels, height, width)
-        yield Split(name=name, images=planes.transpose(0, 2, 3, 1), labels=records[:, 0].astype(np.int64))
-
-
-def _records(parts: Sequence[Path]) -> np.ndarray:
-    """Read one row per image: the label, then the red, green and blue planes, row by row."""
-    size, contents = 1 + math.prod(_SHAPE), []
-    for path in parts:
-        if not path.exists():
-            raise ValueError(f"{path.name} is not in the archive")
-        contents.append(np.fromfile(path, np.uint8))
-        if (num_bytes := len(contents[-1])) % size:
-            raise ValueError(
-                f"{path.name} is truncated: {num_bytes} bytes is not a multiple of the image size, {size} bytes"
-            )
-    return np.concatenate(contents).reshape(-1, size)
+    with tarfile.open(folder / _ARCHIVE) as archive:
+        for name, parts in _FILES.items():
+            files = [archive.extractfile(f"{_FOLDER}/{part}") for part in parts]
+            content = b"".join(file.read() for file in files if file)
+            rows = np.frombuffer(content, np.uint8).reshape(-1, 1 + math.prod(_SHAPE))
+            planes = rows[:, 1:].reshape(-1, channels, height, width)
+            yield Split(name=name, images=planes.transpose(0, 2, 3, 1), labels=rows[:, 0].astype(np.int64))
 
 
 # MD5 sum and mirror are from the data set's own page; the SHA-256 sum is of the same file.

@@ -1,20 +1,18 @@
 """MNIST (LeCun, Cortes, Burges): 60,000 training and 10,000 test digits."""
 
-import math
+import gzip
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from tasks.learning.downloading import unpack
 from tasks.learning.sources import Source, SourceFile, Split
 
 CLASSES = tuple("0123456789")
 _NAMES = tuple(
     f"{part}-ubyte.gz" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 )
-_UNSIGNED_BYTES = 0x0800  # magic number of an IDX file of unsigned bytes, before the number of dimensions is added
 
 
 def files_of(*sums: tuple[str, str]) -> tuple[SourceFile, ...]:
@@ -23,30 +21,17 @@ def files_of(*sums: tuple[str, str]) -> tuple[SourceFile, ...]:
 
 
 def read_idx(folder: Path) -> Iterator[Split]:
-    """Unpack the four IDX files in `folder` and read both splits, one at a time.
-
-    Raises `ValueError` naming the file that is truncated, or both files if the numbers of images and labels differ.
-    """
-    for name, archives in (("train", _NAMES[:2]), ("test", _NAMES[2:])):
-        paths = [unpack(folder / archive) for archive in archives]
-        images = _content(paths[0], dimensions=3)[..., np.newaxis]
-        labels = _content(paths[1], dimensions=1).astype(np.int64)
-        if len(images) != len(labels):
-            raise ValueError(f"{paths[0].name} has {len(images)} images but {paths[1].name} {len(labels)} labels")
-        yield Split(name=name, images=images, labels=labels)
+    """Read both splits from the four files in `folder`, one at a time."""
+    for name, (images, labels) in (("train", _NAMES[:2]), ("test", _NAMES[2:])):
+        pixels = _content(folder / images, dimensions=3)[..., np.newaxis]
+        yield Split(name=name, images=pixels, labels=_content(folder / labels, dimensions=1).astype(np.int64))
 
 
 def _content(path: Path, *, dimensions: int) -> np.ndarray:
-    """Read an IDX file of unsigned bytes: a header of big-endian numbers, then exactly the bytes."""
-    content, start, wrong = path.read_bytes(), 4 + 4 * dimensions, f"{path.name} is not a complete IDX file"
-    if len(content) < start:
-        raise ValueError(f"{wrong}: its header is truncated")
-    kind, *shape = struct.unpack_from(f">{1 + dimensions}I", content)
-    if kind != _UNSIGNED_BYTES + dimensions:
-        raise ValueError(f"{wrong}: it must begin with {_UNSIGNED_BYTES + dimensions:#06x}, got {kind:#06x}")
-    if len(content) != (size := start + math.prod(shape)):
-        raise ValueError(f"{wrong}: the shape {shape} in its header requires {size} bytes, got {len(content)}")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    """Read an IDX file of unsigned bytes: four bytes, the size of each dimension (big-endian), then the content."""
+    content = gzip.decompress(path.read_bytes())
+    shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
 # The MD5 sums and mirrors are those of torchvision.datasets.MNIST; the SHA-256 sums are of the same files.
