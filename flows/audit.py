@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow
 
 from flows.cli.options import AuditOptions
-from flows.cli.preflight import checked
+from flows.cli.preflight import checked_audit
 from tasks.audit import audit as find_suspects
 from tasks.auditing import rows
 from tasks.download import download
@@ -23,7 +23,7 @@ from tasks.train import train
 def audit(data: str, recipe: str, storage: str, settings: dict[str, Any], workers: int | None) -> Any:
     """Find wrong labels; existing results are reused."""
     options = locals()
-    request = checked(AuditOptions(**options))
+    request = checked_audit(AuditOptions(**options))
     plan = request.plan
     recipe_, limits, needs = plan.recipe, plan.limits, plan.predict_needs
     with using(plan.root, request.uses) as steps, session(wanted=request.needs_ray, workers=workers) as runner:
@@ -35,14 +35,10 @@ def audit(data: str, recipe: str, storage: str, settings: dict[str, Any], worker
             if plan.ingest:
                 ingest(plan.ingest.made_from, recipe_.data, runner, group=recipe_.split.group, limits=limits)
             for fold in request.folds:
-                raw, split, number, folds = (
-                    fold.preprocess.raw,
-                    recipe_.split,
-                    fold.preprocess.fold,
-                    fold.preprocess.folds,
+                part, start, cores = fold.preprocess, fold.train.start, fold.train.cores
+                prepared = preprocess(
+                    part.raw, recipe_.split, runner, root=plan.root, fold=part.fold, folds=part.folds, limits=limits
                 )
-                prepared = preprocess(raw, split, runner, root=plan.root, fold=number, folds=folds, limits=limits)
-                start, cores = fold.train.start, fold.train.cores
                 checkpoint = train(prepared, recipe_, runner, start=start, workers=workers, cores=cores, limits=limits)
                 predict(checkpoint, prepared, runner, split=fold.predict.split, needs=needs, limits=limits)
         suspects = find_suspects(request.audit.predictions, limits=limits)

@@ -13,7 +13,7 @@ if __name__ == "__main__":
 from prefect import flow
 
 from flows.cli.options import PredictOptions, described
-from flows.cli.preflight import checked
+from flows.cli.preflight import checked_prediction
 from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import flow_options, refused
 from tasks.orchestration.stage import using
@@ -38,7 +38,7 @@ def predict(
     """Predict every row of a dataset, or every image of a folder, exactly once; existing predictions are reused."""
     options = locals() | {"storage": storage or default_storage()}
     try:
-        request = checked(PredictOptions(**options))
+        request = checked_prediction(PredictOptions(**options))
     except ValueError as error:
         return refused(error)
     with (

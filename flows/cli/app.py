@@ -141,9 +141,9 @@ def backfill(options: BackfillOptions) -> int:
 
     Compares each with the champion, and records the decisions. The champion does not change.
     """
-    from flows.cli.backfill import backfill
+    from flows.cli import start
 
-    return backfill(options)
+    return start.backfill(options)
 
 
 @_command("""
@@ -161,9 +161,9 @@ def audit(options: AuditOptions) -> int:
     they did not see with the labels (confident learning). Writes <storage>/audits/<name>/ with a
     page, index.html.
     """
-    from flows.cli.audit import audit
+    from flows.cli import start
 
-    return audit(options)
+    return start.audit(options)
 
 
 @_command("""

@@ -3,41 +3,91 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from flows.cli import checks
+from flows.cli.checks import Tell, check_training, check_work
 from flows.cli.options import AuditOptions, FlowOptions, PredictOptions, RecipeOptions, RunOptions
 from storage.admin import runs
 from storage.uri import check_name, parse_root
-from tasks.learning import recipes
+from tasks.images.option import default_recipe
+from tasks.learning import downloading, recipes, sources
 from tasks.learning.recipes import Recipe
+from tasks.planning import audit_request, make_plan, predict_request
+from tasks.planning.audit_request import AuditRequest
+from tasks.planning.plan import Plan
+from tasks.planning.predict_request import BatchRequest
 from tasks.resources import machine
 from tasks.resources.limits import Limits
-
-if TYPE_CHECKING:
-    from tasks.planning.audit_request import AuditRequest
-    from tasks.planning.plan import Plan
-    from tasks.planning.predict_request import BatchRequest
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 _MOST_S = 365 * _SECONDS["d"]
 """A year; the timers of Python, torch and Ray do not accept arbitrarily large values."""
-R = TypeVar("R", bound="Plan | BatchRequest | AuditRequest")
+_passed: ContextVar[Plan | BatchRequest | AuditRequest | None] = ContextVar("passed", default=None)
+"""What a command has checked and planned, for the flow that it starts."""
 
 
-def check_request(options: FlowOptions) -> Recipe | None:
-    """Check what is known without access to storage; return the recipe of a training with the request's settings."""
-    from tasks.images.option import default_recipe
-    from tasks.learning import downloading
-    from tasks.planning import make_plan
+@contextlib.contextmanager
+def passing(request: Plan | BatchRequest | AuditRequest) -> Iterator[None]:
+    """Let the flow that is called in the block carry out `request`, without planning it again."""
+    token = _passed.set(request)
+    try:
+        yield
+    finally:
+        _passed.reset(token)
 
+
+def ignore(name: str, found: str) -> None:
+    """Tell nobody."""
+
+
+def checked(options: RunOptions, tell: Tell = ignore) -> Plan:
+    """Plan a run and check all that can be known before it starts; raise `ValueError` at the first failure.
+
+    `tell` takes the name of each check that succeeded, and what it found.
+    """
+    if isinstance(passed := _passed.get(), Plan):
+        return passed
+    plan = _plan(options, check_request(options))
+    tell("request", f"recipe {plan.recipe.name} {runs.changes_as_text(recipes.changes(plan.recipe))}".rstrip())
+    check_training(plan, tell, is_thorough=options.check)
+    check_work(plan, tell)
+    return plan
+
+
+def checked_prediction(options: PredictOptions) -> BatchRequest:
+    """Plan and check batch prediction, as `checked` does a run."""
+    if isinstance(passed := _passed.get(), BatchRequest):
+        return passed
+    machine.choose(options.cores)
+    request = predict_request.resolve(
+        storage=options.storage,
+        model=options.model,
+        data=options.data,
+        split=options.split,
+        min_confidence=options.min_confidence,
+        workers=options.workers,
+        limits=_limits(options),
+    )
+    check_work(request, ignore)
+    return request
+
+
+def checked_audit(options: AuditOptions) -> AuditRequest:
+    """Plan and check an audit, as `checked` does a run."""
+    if isinstance(passed := _passed.get(), AuditRequest):
+        return passed
+    request = plan_audit(options)
+    check_training(request.plan, ignore)
+    check_work(request, ignore)
+    return request
+
+
+def check_request(options: RunOptions) -> Recipe:
+    """Return the recipe of a run with its settings; raise `ValueError` for what is wrong without a look at storage."""
     machine.choose(options.cores)
     make_plan.check_workers(options.workers)
     _limits(options)
-    if not isinstance(options, RunOptions):
-        return None
     name = default_recipe(options.data, storage=options.storage) if options.recipe is None else options.recipe
     recipe = recipes.override(recipes.load(name), options.settings)
     if options.register_as:
@@ -51,11 +101,7 @@ def check_request(options: FlowOptions) -> Recipe | None:
     return recipe
 
 
-def _plan(options: RunOptions) -> "Plan":
-    from tasks.planning import make_plan
-
-    recipe = check_request(options)
-    assert recipe
+def _plan(options: RunOptions, recipe: Recipe) -> Plan:
     return make_plan.make_plan(
         storage=options.storage,
         recipe=recipe,
@@ -69,26 +115,8 @@ def _plan(options: RunOptions) -> "Plan":
     )
 
 
-def _plan_prediction(options: PredictOptions) -> "BatchRequest":
-    from tasks.planning import predict_request
-
-    check_request(options)
-    return predict_request.resolve(
-        storage=options.storage,
-        model=options.model,
-        data=options.data,
-        split=options.split,
-        min_confidence=options.min_confidence,
-        workers=options.workers,
-        limits=_limits(options),
-    )
-
-
-def plan_audit(options: AuditOptions) -> "AuditRequest":
+def plan_audit(options: AuditOptions) -> AuditRequest:
     """Plan the trainings of an audit, without the checks; raise `ValueError` if the request is invalid."""
-    from tasks.learning import sources
-    from tasks.planning import audit_request
-
     names = [field.name for field in dataclasses.fields(RunOptions) if hasattr(options, field.name)]
     values = {name: getattr(options, name) for name in names}
     if options.data in sources.known():
@@ -99,61 +127,9 @@ def plan_audit(options: AuditOptions) -> "AuditRequest":
             values["settings"] = [*options.settings, f"source={options.data}"]
     run = RunOptions(**values, register_as="audit")  # it competes with no model, so no champion limits the data
     recipe = check_request(run)
-    if recipe and recipe.training.start.kind == "champion":
+    if recipe.training.start.kind == "champion":
         raise ValueError("start must not be champion in an audit: that model was trained on these images; omit it")
-    return audit_request.resolve(_plan(run), folds=options.folds, is_fast=options.fast)
-
-
-_passed: ContextVar[Any] = ContextVar("passed", default=None)
-"""What a command has checked and planned, for the flow that it starts."""
-
-
-@contextlib.contextmanager
-def passing(request: "Plan | BatchRequest | AuditRequest") -> Iterator[None]:
-    """Let the flow that is called in the block carry out `request`, without planning it again."""
-    token = _passed.set(request)
-    try:
-        yield
-    finally:
-        _passed.reset(token)
-
-
-def ignore(name: str, found: str) -> None:
-    """Tell nobody."""
-
-
-@overload
-def checked(options: RunOptions, tell: Callable[[str, str], object] = ...) -> "Plan": ...
-@overload
-def checked(options: PredictOptions, tell: Callable[[str, str], object] = ...) -> "BatchRequest": ...
-@overload
-def checked(options: AuditOptions, tell: Callable[[str, str], object] = ...) -> "AuditRequest": ...
-def checked(
-    options: RunOptions | PredictOptions | AuditOptions, tell: Callable[[str, str], object] = ignore
-) -> "Plan | BatchRequest | AuditRequest":
-    """Plan a request and check all that can be known before its flow starts; raise `ValueError` at the first failure.
-
-    `tell` takes the name of each check that succeeded, and what it found.
-    """
-    if request := _passed.get():
-        return request  # type: ignore[no-any-return]
-    if isinstance(options, PredictOptions):
-        return _with_checks(_plan_prediction(options), None, False, tell)
-    if isinstance(options, AuditOptions):
-        audit = plan_audit(options)
-        return _with_checks(audit, audit.plan, False, tell)
-    plan = _plan(options)
-    changes = runs.changes_as_text(recipes.changes(plan.recipe))
-    tell("request", f"recipe {plan.recipe.name} {changes}".rstrip())
-    return _with_checks(plan, plan, options.check, tell)
-
-
-def _with_checks(request: R, training: "Plan | None", is_thorough: bool, tell: Callable[[str, str], object]) -> R:
-    subject = checks.Checked(request, training, is_thorough)
-    for name, check in checks.CHECKS:
-        if found := check(subject):
-            tell(name, found)
-    return request
+    return audit_request.resolve(_plan(run, recipe), folds=options.folds, is_fast=options.fast)
 
 
 def _limits(options: FlowOptions) -> Limits:

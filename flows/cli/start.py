@@ -4,18 +4,30 @@ import contextlib
 import importlib
 import json
 import os
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flows import PROJECT
 from flows.cli import preflight
-from flows.cli.options import ExportOptions, FlowOptions, PredictOptions, RunOptions, parameter_names
-from storage import manifest, terminal
+from flows.cli.options import (
+    AuditOptions,
+    BackfillOptions,
+    ExportOptions,
+    FlowOptions,
+    PredictOptions,
+    RunOptions,
+    parameter_names,
+)
+from storage import exits, manifest, terminal
+from storage.admin import catalog
 from storage.exits import note, refused_if_invalid
 from storage.kinds import EXPORT
 from storage.process import gc_paused
-from storage.uri import PredictionsURI
+from storage.uri import PredictionsURI, parse_root
+from tasks.images.option import default_recipe
 from tasks.learning import recipes, sources
-from tasks.learning.recipes import Recipe
+from tasks.planning.audit_request import AuditRequest
 
 _FLOWS = {"cifar10": "cifar10", sources.USER_IMAGES: "images"}
 """Name of the flow of `flows.pipeline` by the recipe's source; `mnist` for all others."""
@@ -35,16 +47,11 @@ def run(options: RunOptions) -> int:
                 _tell("Prefect", found)
             return 0
     name = _FLOWS.get(plan.recipe.data.source, "mnist")
-    parameters = parameters_of(options) | parameters_of_recipe(plan.recipe)
-    return start(plan, options, parameters, flow=f"flows.pipeline:{name}")
+    parameters = {option: getattr(options, option) for option in parameter_names(options)}
+    return start(plan, options, parameters | _naming(plan.recipe), flow=f"flows.pipeline:{name}")
 
 
-def parameters_of(options: FlowOptions) -> dict[str, Any]:
-    """Return the options that are parameters of the flow, by name."""
-    return {name: getattr(options, name) for name in parameter_names(options)}
-
-
-def parameters_of_recipe(recipe: Recipe) -> dict[str, Any]:
+def _naming(recipe: recipes.Recipe) -> dict[str, Any]:
     """Return the parameters of a flow that name `recipe` and its changed fields."""
     return {"recipe": recipe.origin or recipe.name, "settings": recipes.changes(recipe)}
 
@@ -56,8 +63,71 @@ def _tell(name: str, found: str) -> None:
 def predict(options: PredictOptions) -> int:
     """Run batch prediction."""
     with refused_if_invalid():
-        request = preflight.checked(options)
-    return start(request, options, parameters_of(options), flow="flows.predict:predict")
+        request = preflight.checked_prediction(options)
+    parameters = {option: getattr(options, option) for option in parameter_names(options)}
+    return start(request, options, parameters, flow="flows.predict:predict")
+
+
+def backfill(options: BackfillOptions) -> int:
+    """Train on each raw dataset and record what the gate says; the champion stays; return 1 if one failed."""
+    shared = {name: value for name, value in vars(options).items() if name != "version"}
+    with refused_if_invalid():
+        datasets = _datasets(options)
+        preflight.check_request(RunOptions(**shared))
+    failed = []
+    for number, uri in enumerate(datasets, start=1):
+        note(f"\nversion {number} of {len(datasets)}: {uri}")
+        code = exits.guarded(partial(run, RunOptions(**shared, data=uri, judge_only=True)))
+        if code in (exits.INTERRUPTED, exits.TERMINATED):
+            return code
+        failed += [uri] if code else []
+    if failed:
+        note(f"{len(failed)} of {len(datasets)} versions failed: {', '.join(failed)}")
+    return exits.FAILED if failed else 0
+
+
+def _datasets(options: BackfillOptions) -> list[str]:
+    """Return the raw datasets that the user names, else all that are named after the recipe's source, oldest first."""
+    root, names = parse_root(options.storage), {name.rstrip("/").rpartition("/")[2] for name in options.version}
+    source = recipes.load(options.recipe or default_recipe(None)).data.source
+    folders = sorted(catalog.read_folders(catalog.list_folders(root, ["raw"])), key=lambda folder: folder.created)
+    committed = {folder.uri.name: str(folder.uri) for folder in folders if folder.manifest}
+    if missing := names - committed.keys():
+        raise ValueError(f"version must be one of {', '.join(committed) or 'none'}, got {min(missing)!r}")
+    chosen = names or {name for name in committed if name.rpartition("-")[0] == source}
+    if not chosen:
+        raise ValueError(f"--storage: {root} has no raw dataset of {source!r}; name some (`data-to-model ls raw`)")
+    return [uri for name, uri in committed.items() if name in chosen]
+
+
+def audit(options: AuditOptions) -> int:
+    """Find the suspects, or those of an earlier call; print them, and write table and copies."""
+    with refused_if_invalid():
+        request = preflight.checked_audit(options)
+    plan = request.plan
+    parameters = {"data": options.data, "storage": str(plan.root), "workers": options.workers}
+    code = start(request, options, parameters | _naming(plan.recipe), flow="flows.audit:audit")
+    from flows.cli import predictions_csv
+    from tasks.auditing import rows
+
+    if options.csv:
+        table = rows.read(request.audit.target)
+        predictions_csv.write_rows(options.csv, rows.SCHEMA.names, table, has_mark=options.excel)
+    if options.copy_to:
+        _copy(request, options.copy_to)
+    return code
+
+
+def _copy(request: AuditRequest, folder: Path) -> None:
+    from tasks.auditing import rows
+    from tasks.comparing.rows import write_copies
+
+    names: dict[str, dict[int, str]] = {"train": {}, "test": {}}
+    for rank, row in enumerate(rows.read(request.audit.target), start=1):
+        words = (f"{rank:05d} {row['given']} likely {row['likely']},", PurePosixPath(row["file"]).stem, row["row"])
+        names[row["split"]][row["id"]] = " ".join(str(word) for word in words if word is not None)
+    for split, of_split in names.items():
+        write_copies(folder, request.plan.preprocess.raw, of_split, split=split)
 
 
 def export(options: ExportOptions) -> int:

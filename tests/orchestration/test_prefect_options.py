@@ -13,6 +13,7 @@ from flows import pipeline
 from flows.cli import preflight
 from tasks.orchestration.prefect_options import name_run
 from tasks.orchestration.summary import outcome
+from tasks.planning.plan import Plan
 
 
 @pytest.mark.parametrize(
@@ -53,9 +54,10 @@ def test_a_command_passes_its_plan_to_the_flow_which_does_not_plan_again(
 ) -> None:
     ran: list[object] = []
     monkeypatch.setattr(pipeline, "run", ran.append)
-    with preflight.passing("the plan"):  # type: ignore[arg-type]
+    plan = Plan.model_construct()
+    with preflight.passing(plan):
         pipeline.mnist(recipe="mnist-resnet18", storage="/a/folder/that/cannot/be/made", workers=-1)
-    assert ran == ["the plan"]
+    assert ran == [plan]
 
 
 def test_a_deployments_run_refuses_in_one_line_without_a_traceback(
