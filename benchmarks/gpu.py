@@ -25,7 +25,7 @@ from tasks.learning.inference import Inference
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Split
 from tasks.resources import devices
-from tasks.resources.scaling import ANY, Needs, needs_of
+from tasks.resources.needs import ANY, Needs, needs_of
 from tasks.runners.runner import InProcessRunner
 from tasks.stages import Predict, Preprocess, Stage, Train
 from tests import committed

@@ -10,7 +10,7 @@ from storage.uri import AuditURI, PredictionsURI
 from tasks.auditing.rows import Fold, find_suspects, render
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import make_once
-from tasks.resources.limits import Limits
+from tasks.resources.needs import Limits
 from tasks.stages import Audit
 
 

@@ -13,7 +13,7 @@ from storage.uri import FilesURI
 from tasks.learning.downloading import fetch_file
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, make_once, tidy
-from tasks.resources.limits import Limits
+from tasks.resources.needs import Limits
 from tasks.stages import Download
 
 

@@ -18,7 +18,7 @@ from tasks.learning import images, metrics, slices
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import make_once
 from tasks.promotion import answers
-from tasks.resources.limits import Limits
+from tasks.resources.needs import Limits
 from tasks.stages import Evaluate
 
 

@@ -14,7 +14,7 @@ from tasks.learning.recipes import Data
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger
 from tasks.planning import data_summary
-from tasks.resources.limits import Limits
+from tasks.resources.needs import Limits
 from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault, run_once
 
 

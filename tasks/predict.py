@@ -4,8 +4,7 @@ from prefect import task
 
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.orchestration.prefect_options import task_options
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import ANY, Needs
+from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners.runner import Runner, retry_on_fault, run_once
 from tasks.stages import Predict
 

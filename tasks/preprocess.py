@@ -5,7 +5,7 @@ from prefect import task
 from storage.uri import DatasetURI, Root
 from tasks.learning.recipes import Split
 from tasks.orchestration.prefect_options import task_options
-from tasks.resources.limits import Limits
+from tasks.resources.needs import Limits
 from tasks.runners.runner import Runner, retry_on_fault, run_once
 from tasks.stages import Preprocess
 

@@ -19,8 +19,7 @@ from tasks.orchestration.prefect_options import author, task_options
 from tasks.orchestration.stage import logger, step
 from tasks.predict import predict
 from tasks.promotion.gate import find_valid_decision, judge, resolved, rival_of
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import ANY, Needs
+from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners.runner import Runner
 
 

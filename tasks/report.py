@@ -26,7 +26,7 @@ from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import seconds_so_far, step
 from tasks.report_page import LineageStep, pictures
-from tasks.resources.limits import Limits
+from tasks.resources.needs import Limits
 from tasks.stages import Report
 
 

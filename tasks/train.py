@@ -5,8 +5,7 @@ from prefect import task
 from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.learning.recipes import Recipe
 from tasks.orchestration.prefect_options import task_options
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import Workers, needs_of
+from tasks.resources.needs import Limits, Workers, needs_of
 from tasks.runners.runner import Runner, retry_on_fault, run_once
 from tasks.stages import Train
 

@@ -18,7 +18,7 @@ from tasks.planning.audit_request import AuditRequest
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 from tasks.resources import machine
-from tasks.resources.limits import Limits
+from tasks.resources.needs import Limits
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 _MOST_S = 365 * _SECONDS["d"]

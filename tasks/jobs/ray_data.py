@@ -13,7 +13,8 @@ from tasks.jobs import datasource, events, tuned
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.spec import JobSpec
 from tasks.resources import scaling
-from tasks.resources.scaling import Scale, Workers
+from tasks.resources.needs import Workers
+from tasks.resources.scaling import Scale
 from tasks.stages import Predict
 
 _SHUFFLED_AT_ONCE = 2**25

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, SerializeAsAny
 from storage import files
 from storage.manifest import Damaged
 from storage.uri import URI
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import ANY, Needs
+from tasks.resources.needs import ANY, Limits, Needs
 
 S = TypeVar("S")
 _DIGESTED = re.compile(r".+-([0-9a-f]{64})\.json")

@@ -8,7 +8,7 @@ from storage.uri import URI, Root
 from tasks.images.option import is_needed
 from tasks.planning import warm_start
 from tasks.planning.plan import Plan, uses
-from tasks.resources.scaling import Needs
+from tasks.resources.needs import Needs
 from tasks.stages import Audit, Download, Predict, Preprocess, Stage, Train
 
 

@@ -16,8 +16,7 @@ from tasks.planning import model_check, warm_start
 from tasks.planning.plan import Plan
 from tasks.promotion import gate
 from tasks.resources import machine
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import Workers
+from tasks.resources.needs import Limits, Workers
 from tasks.stages import Download, Evaluate, Predict, Preprocess, Stage, Train
 
 

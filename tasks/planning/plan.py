@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from storage.uri import URI, CheckpointURI, Root
 from tasks.learning import recipes
 from tasks.learning.recipes import Recipe
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import Needs, needs_of
+from tasks.resources.needs import Limits, Needs, needs_of
 from tasks.stages import Download, Evaluate, Ingest, Predict, Preprocess, Stage, Train
 
 

@@ -16,8 +16,7 @@ from tasks.learning.recipe import Data, flat
 from tasks.planning import model_check
 from tasks.planning.make_plan import check_root, check_workers
 from tasks.planning.plan import uses
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import Needs, Workers
+from tasks.resources.needs import Limits, Needs, Workers
 from tasks.stages import Ingest, Predict
 
 

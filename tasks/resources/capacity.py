@@ -11,6 +11,7 @@ from storage import error_policy, files, terminal
 from storage.terminal import count
 from storage.uri import URI, Root, redact
 from tasks.resources import devices, machine, scaling
+from tasks.resources.needs import ANY, Needs, Workers
 
 SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's own: a driver and data tasks run beside the workers."""
@@ -20,7 +21,7 @@ LEAST_FREE_BYTES = 256_000_000
 """Least free disk for any run, in bytes: a checkpoint of the smallest model beside Ray's own files."""
 
 
-def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) -> str:
+def check_workers(workers: Workers, needs: Needs = ANY) -> str:
     """Describe the resources for `workers` (None: auto, 0: no Ray); waits at most 25 s.
 
     Raises:
@@ -48,7 +49,7 @@ def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) 
     return f"{has}; {count(scale.workers, 'worker')}" + (f" with {' and '.join(each)} each" if each else "")
 
 
-def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:
+def _check_gpus_here(workers: Workers, needs: Needs) -> None:
     """Raise `ValueError` if `accelerator_type` is set, or if device=cuda and torch finds no GPU here.
 
     Torch is asked last, since that takes seconds.

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tasks.resources.scaling import Workers, cores_here
+from tasks.resources.needs import Workers
+from tasks.resources.scaling import cores_here
 
 _Glob = tuple[str, str]
 _chosen: int | None = None

@@ -8,16 +8,13 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from storage.terminal import count
-from tasks.learning.recipes import Recipe
 from tasks.resources.devices import CPU_ADVICE
+from tasks.resources.needs import ANY, Needs, Workers
 
 Resources = Mapping[str, float]
 """Resources that Ray counts on one node: CPU, GPU and more."""
-Workers = int | None
-"""Workers as asked for: a number (0: without Ray), None for auto."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 """Folder with the limits of a container."""
@@ -27,24 +24,6 @@ _MOST_CPUS_BESIDE_A_GPU = 4.0
 """CPUs that a worker with a GPU takes at most by default: its Python and two reading threads; the rest feed others."""
 _ROWS_PER_GPU = 64
 """Rows of a batch below which another GPU does not pay by default: a step's launches then take longer than its work."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Needs:
-    """Resources that each worker requires, and the number of workers."""
-
-    accelerator_type: str = ""
-    """Kind of GPU by Ray's name for it; empty: any, or none."""
-    cpus: float = 0.0
-    """CPUs as Ray counts them; 0: an equal share of a node, with a GPU at most 4."""
-    batch_size: int | None = None
-    """Rows of a step over all workers, which limit the number of GPUs chosen automatically; None: no limit."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`cuda`: a whole GPU; `cpu`: none, even if there are some; `auto`: a GPU if the cluster has any now."""
-    workers: Workers = None
-
-
-ANY = Needs()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -244,14 +223,3 @@ def threads_here(most: int, *, sharing: int) -> int:
     on two cores with four threads: 5 s instead of 0.2 s, since waiting OpenMP threads keep the cores busy).
     """
     return max(1, min(most, cores_here() // sharing))
-
-
-def needs_of(recipe: Recipe, workers: Workers = None) -> Needs:
-    """Return the resources that each of so many workers requires."""
-    return Needs(
-        accelerator_type=recipe.resources.accelerator_type,
-        cpus=recipe.resources.cpus_per_worker,
-        batch_size=recipe.training.batch_size,
-        device=recipe.resources.device,
-        workers=workers,
-    )

@@ -14,8 +14,7 @@ from tasks.jobs.errors import JobFailed
 from tasks.jobs.spec import JobSpec
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import ANY, Needs
+from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners import jobs_api
 from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result, job_prefix

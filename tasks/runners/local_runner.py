@@ -21,8 +21,7 @@ from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import logger
 from tasks.resources import machine
 from tasks.resources.capacity import SPARE_CPUS
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import ANY, Needs
+from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners import jobs_api
 from tasks.runners.child import Child
 from tasks.runners.job_log import Follower

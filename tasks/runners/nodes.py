@@ -20,7 +20,7 @@ from storage.terminal import count
 from storage.uri import URI, Root, redact, redact_text
 from tasks.jobs import errors, events
 from tasks.resources import capacity, devices, machine
-from tasks.resources.scaling import ANY, Needs, Workers
+from tasks.resources.needs import ANY, Needs, Workers
 from tasks.runners import jobs_api
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import make_once, tidy
 from tasks.resources import machine
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import ANY, Needs
+from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners.job_log import Follower
 from tasks.stages import Stage
 

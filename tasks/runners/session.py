@@ -14,8 +14,7 @@ from filelock import FileLock, Timeout
 from storage import manifest
 from tasks.orchestration.stage import begin_again, logger
 from tasks.resources import capacity
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import ANY, Needs, Workers
+from tasks.resources.needs import ANY, Limits, Needs, Workers
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.runner import InProcessRunner, Runner

@@ -14,8 +14,7 @@ import torch
 from storage.uri import DatasetURI, Root
 from tasks.jobs.events import ERROR
 from tasks.jobs.spec import JobSpec
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import needs_of
+from tasks.resources.needs import Limits, needs_of
 from tasks.runners.jobs_api import JOB_ENV
 from tasks.stages import Train
 from tests.jobs import raw

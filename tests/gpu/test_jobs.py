@@ -13,8 +13,7 @@ from tasks.jobs.main import run_here
 from tasks.jobs.spec import JobSpec
 from tasks.learning import images, training_state
 from tasks.learning.inference import Inference
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import Needs
+from tasks.resources.needs import Limits, Needs
 from tasks.stages import Predict
 from tests.gpu.jobs import LIMIT_S, Job, to_train
 from tests.jobs import raw

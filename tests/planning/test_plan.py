@@ -18,7 +18,7 @@ from tasks.learning.recipes import Training
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.resources import machine
-from tasks.resources.limits import Limits
+from tasks.resources.needs import Limits
 from tasks.stages import Download, Ingest, Predict, Preprocess, Train
 from tests import committed
 from tests.storage import results

@@ -9,7 +9,7 @@ import torch
 
 from storage import error_policy
 from tasks.resources import capacity, devices, machine
-from tasks.resources.scaling import Needs, Workers
+from tasks.resources.needs import Needs, Workers
 
 
 def test_cores_that_there_are_not_are_refused_by_name(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tasks.resources import scaling
-from tasks.resources.scaling import Needs, Resources, Workers, bundles, resolve, threads_here
+from tasks.resources.needs import Needs, Workers
+from tasks.resources.scaling import Resources, bundles, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
 _KINDS: list[Resources] = [

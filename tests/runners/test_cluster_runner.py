@@ -17,7 +17,7 @@ from ray.job_submission import JobStatus
 
 from storage.uri import URI, DatasetURI, Root
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.resources.limits import Limits
+from tasks.resources.needs import Limits
 from tasks.runners import jobs_api
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.stages import Train

@@ -14,8 +14,7 @@ import pytest
 
 from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.orchestration.stage import step
-from tasks.resources.limits import Limits
-from tasks.resources.scaling import ANY, Needs
+from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners.session import LockingRunner
 from tasks.stages import Predict, Stage
 from tests import committed
