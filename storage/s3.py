@@ -4,12 +4,13 @@ import errno
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage.error_policy import EXPIRED_CODES, is_transient_on_s3
+from storage.process import in_threads
 from storage.uri import URI, redact_text
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ PIECE_BYTES = 2**24
 """Bytes of a large file that are read, held in memory and retried at a time."""
 _PART_BYTES = 2**24
 """Bytes of a part of an upload, of which one at a time is in memory; S3 takes no fewer than 5 MiB."""
-_KEYS_PER_REQUEST = 1000
-"""Maximum number of files that S3 deletes in one request."""
+_DELETED_AT_ONCE = 16
+"""Files that are deleted at once, each by a request of its own: some servers lack the one that deletes many."""
 _MOST_CONNECTIONS = 64
 """Open connections that a client keeps for the threads that share it."""
 _ERRORS: dict[int | str | None, tuple[type[OSError], int]] = {
@@ -154,14 +155,14 @@ def walk(folder: URI, *, unnamed: list[str]) -> Iterator[tuple[str, int, float, 
                 unnamed.append(path)
 
 
-def remove(uri: URI, *, keys_per_request: int = _KEYS_PER_REQUEST) -> None:
+def remove(uri: URI) -> None:
     """Delete everything at and below `uri`."""
-    key = _split(uri)[1]
+    bucket, key = _split(uri)
     with suppress(FileNotFoundError):  # no such bucket
         keys = [entry["Key"] for page in _pages(uri) for entry in page.get("Contents", [])]
         keys += [key] if key != "/" else []
-        for start in range(0, len(keys), keys_per_request):
-            with_retries(functools.partial(_remove, uri, keys[start : start + keys_per_request]))
+        places = [f"s3://{bucket}/{key}" for key in keys]
+        list(in_threads(lambda place: _request("delete_object", place), places, threads=_DELETED_AT_ONCE))
 
 
 def has_content(uri: URI) -> bool:
@@ -183,23 +184,6 @@ def _s3fs() -> "S3FileSystem":
     import s3fs
 
     return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)  # a cached one keeps expired keys
-
-
-def _remove(uri: URI, keys: Sequence[str]) -> None:
-    from botocore.exceptions import ClientError
-
-    objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-    try:
-        failures = _call("delete_objects", uri, Delete=objects).get("Errors", [])
-    except OSError as error:
-        if is_transient_on_s3(error):
-            raise
-        failures = []
-        for key in keys:  # some servers do not have that request, or want an MD5 with it
-            _call("delete_object", f"s3://{_split(uri)[0]}/{key}")
-    for failed in failures:
-        with _refusals(f"s3://{_split(uri)[0]}/{failed.get('Key')}"):
-            raise ClientError({"Error": failed}, "DeleteObjects")
 
 
 def _pages(folder: URI, **options: str) -> Iterator[_Answer]:

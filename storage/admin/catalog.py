@@ -3,14 +3,14 @@
 import dataclasses
 import datetime
 import re
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from storage import access, champions, files, manifest
 from storage.files import Entry
 from storage.kinds import KINDS, RUNS
 from storage.manifest import Damaged, Manifest
+from storage.process import in_threads
 from storage.uri import URI, Root, parse_root
 
 SCRATCH: Final = "scratch"
@@ -18,11 +18,8 @@ SCRATCH: Final = "scratch"
 _SHELVES: Final = {kind.name: kind.folder for kind in KINDS.values()} | {SCRATCH: RUNS}
 """Folder below a root (shelf) for each kind; any other folder there does not belong to the pipeline."""
 NAME = re.compile(r"[^/:]+-[0-9a-f]{12}")
-_THREADS = 8
+THREADS = 8
 """Folders read at once: on S3 each takes a round trip or two."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +64,7 @@ def list_folders(root: Root, kinds: Iterable[str] = _SHELVES) -> list[tuple[URI,
     """List every folder on the shelves of `kinds`, with its kind, sorted by kind and name."""
     wanted = set(kinds)
     shelves = [(kind, root.child(shelf)) for kind, shelf in _SHELVES.items() if kind in wanted]
-    names = map_in_threads(files.children, [shelf for _, shelf in shelves])
+    names = in_threads(files.children, [shelf for _, shelf in shelves], threads=THREADS)
     return [(shelf.child(name), kind) for (kind, shelf), below in zip(shelves, names, strict=True) for name in below]
 
 
@@ -104,20 +101,13 @@ def committed(uri: URI, *, option: str, kinds: Sequence[str] = tuple(KINDS)) -> 
     return result
 
 
-def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call `function` for all `items`, in several threads; return the results in the same order."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(function, items))
-
-
 def read_folders(places: Sequence[tuple[URI, str]]) -> list[Folder]:
     """Read the folders that `list_folders` returned; return those with files or damage, in the same order."""
-    folders = map_in_threads(lambda place: read_folder(*place), places)
+    folders = in_threads(lambda place: _read(*place), places, threads=THREADS)
     return [folder for folder in folders if folder.entries or folder.damage]
 
 
-def read_folder(uri: URI, kind: str = "") -> Folder:
-    """Read one folder, committed or not; without a manifest it gets `kind`."""
+def _read(uri: URI, kind: str) -> Folder:
     folder = Folder(uri=uri, kind=kind, entries=files.walk(uri))
     # List the files first: a manifest is written last, so if it is in the list, all files that it names are too.
     return folder if folder.committed is None else _with_manifest(folder)

@@ -9,6 +9,7 @@ from storage.admin.catalog import Folder
 from storage.decision import METRICS
 from storage.kinds import REPORT
 from storage.manifest import JSON
+from storage.process import in_threads
 from storage.uri import CheckpointURI, Root
 
 
@@ -22,7 +23,7 @@ def of(root: Root) -> tuple[list[JSON], list[str]]:
     current = {name: decision.champion for name, decision in decisions.items() if decision}
     shelf = root.child(REPORT.folder)
     places = [shelf.child(name) for name in files.children(shelf)]
-    folders = catalog.map_in_threads(lambda uri: catalog.find(uri, with_files=False), places)
+    folders = list(in_threads(lambda uri: catalog.find(uri, with_files=False), places, threads=catalog.THREADS))
     damaged += [folder.damage for folder in folders if folder.damage]
     rows = [_row(folder, current) for folder in folders if folder.manifest]
     return sorted(rows, key=lambda row: (row["created"], row["uri"])), damaged

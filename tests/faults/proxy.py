@@ -7,7 +7,6 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -21,7 +20,6 @@ _REFUSALS: dict[str, tuple[int, str]] = {
     "403": (403, "AccessDenied"),
     "skew": (403, "RequestTimeTooSkewed"),
     "expired": (400, "ExpiredToken"),
-    "unknown": (501, "NotImplemented"),
     "checksum": (400, "InvalidArgument"),
     "conflict": (409, "OperationAborted"),
 }
@@ -57,14 +55,13 @@ class RequestFault:
 
 
 class Proxy:
-    """A running proxy: its address, its pending and injected faults, and how many requests of each method it got."""
+    """A running proxy: its address, and its pending and injected faults."""
 
     def __init__(self, server: str) -> None:
         self.server = urlsplit(server).netloc
         self.endpoint = ""
         self.pending: list[RequestFault] = []
         self.injected: list[tuple[Fault, str, str]] = []
-        self.requests: Counter[str] = Counter()
         self._taking = threading.Lock()
         self.ended = threading.Event()
 
@@ -75,7 +72,6 @@ class Proxy:
     def fault_of(self, method: str, path: str) -> Fault | None:
         """What the request that just came in gets."""
         with self._taking:
-            self.requests[method] += 1
             for planned in self.pending:
                 if planned.times and planned.method == method and planned.part in path:
                     planned.times -= 1

@@ -77,14 +77,15 @@ class TestContract:
             assert all(future.result() for future in [pool.submit(is_gone) for _ in range(4)])
 
     def test_special_characters_in_names_are_literal(self, root: Root) -> None:
-        for name in ODD_NAMES:
-            files.put(root.child(f"{name}/file"), b"content")
-            assert files.children(root) == [name]
-            assert files.children(root.child(name)) == ["file"]
-            assert files.read(root.child(f"{name}/file")) == b"content"
-            assert [entry.path for entry in files.walk(root)] == [f"{name}/file"]
-            files.remove(root.child(name))
-            assert not files.exists(root.child(f"{name}/file"))
+        for number, name in enumerate(ODD_NAMES):
+            folder = root.child(str(number))
+            files.put(folder.child(f"{name}/file"), b"content")
+            assert files.children(folder) == [name]
+            assert files.children(folder.child(name)) == ["file"]
+            assert files.read(folder.child(f"{name}/file")) == b"content"
+            assert [entry.path for entry in files.walk(folder)] == [f"{name}/file"]
+            files.remove(folder.child(name))
+            assert not files.exists(folder.child(f"{name}/file"))
 
     @pytest.mark.usefixtures("integration")
     def test_killed_writer_leaves_only_whole_files(self, root: Root) -> None:
