@@ -9,13 +9,13 @@ import inspect
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from flows.cli import hints
 from flows.cli.options import (
     RECIPE,
     AuditOptions,
@@ -291,6 +291,21 @@ def main(name: str | None = None, *, words: Sequence[str] | None = None) -> int:
             path = f"{prog} {words[0]}" if not name and words[0] in group.commands else prog
             message = error.format_message().rstrip(".")
             message = re.sub(r"^Invalid value for '(.*?)': (Value error, )?", r"\1: ", message)
-            exits.refuse(f"{hints.hint(message, [name, *words] if name else words)}; see {path} --help")
+            exits.refuse(f"{_hint(message, name or words[0])}; see {path} --help")
 
     return exits.guarded(work)
+
+
+def _hint(message: str, command: str) -> str:
+    """Add to a message about the words of a command what their user probably meant."""
+    if command in ("run", "audit", "backfill") and (option := re.match(r"No such option: --(\S+)", message)):
+        from tasks.learning import recipes
+
+        field = recipes.field_meant(option[1].replace("-", "_"))
+        return f"{option[0]} (did you mean --set {field}=...?)" if field else message
+    if message == f"No such command {command!r}" and os.path.exists(command):
+        return f"{message}. Did you mean 'run --data {shlex.quote(command)}'?"
+    if command in ("run", "predict") and (extra := re.match(r"Got unexpected extra argument.* \((\S+)\)$", message)):
+        option = "--set" if "=" in extra[1] else "--data" if os.path.exists(extra[1]) else ""
+        return f"{message} (did you mean {option} {shlex.quote(extra[1])}?)" if option else message
+    return message

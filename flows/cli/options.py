@@ -24,8 +24,7 @@ class StorageOptions:
 
     storage: Storage = "./data"
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="print JSON on stdout and logs on stderr (default: a table)"),
+        bool, typer.Option("--json", help="print JSON on stdout and logs on stderr (default: a table)")
     ] = False
 
 
@@ -184,10 +183,7 @@ class PredictOptions(TableOptions, FlowOptions):
             "or s3://bucket/prefix, with images or Parquet, with or without labels",
         ),
     ]
-    model: Annotated[
-        str,
-        typer.Option(metavar="URI", help=NAMED),
-    ] = "champion"
+    model: Annotated[str, typer.Option(metavar="URI", help=NAMED)] = "champion"
     split: Annotated[
         Text, typer.Option(metavar="NAME", help="only this split of a dataset, such as test (default: all)")
     ] = None
@@ -238,8 +234,7 @@ class MistakesOptions(CopyOptions, StorageOptions):
     run: Annotated[
         Text,
         typer.Argument(
-            metavar="RUN",
-            help=f"any result of the run: {NAMED} (default: the run whose report was written last)",
+            metavar="RUN", help=f"any result of the run: {NAMED} (default: the run whose report was written last)"
         ),
     ] = None
     label: Annotated[
@@ -272,16 +267,9 @@ class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
     folds: Annotated[
         int,
         typer.Option(
-            metavar="N",
-            min=2,
-            max=10,
-            help="number of trainings, 2 to 10; each judges the images that it did not see",
+            metavar="N", min=2, max=10, help="number of trainings, 2 to 10; each judges the images that it did not see"
         ),
     ] = 5
     fast: Annotated[
-        bool,
-        typer.Option(
-            "--fast",
-            help="one training, that of `run`, which judges its validation rows",
-        ),
+        bool, typer.Option("--fast", help="one training, that of `run`, which judges its validation rows")
     ] = False

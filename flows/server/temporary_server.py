@@ -83,9 +83,6 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}):
             try:
                 yield True
-            except Exception:
-                check_home()
-                raise
             finally:  # else Prefect retries to send its queued logs and events for a minute at exit
                 from prefect.events.worker import EventsWorker
                 from prefect.logging.handlers import APILogWorker
