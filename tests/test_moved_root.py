@@ -11,7 +11,7 @@ from storage.uri import URI, Root
 from tasks import report as report_task
 from tasks.learning import inference, recipes
 from tasks.orchestration.stage import Step, using
-from tasks.planning import make_plan, predict_request
+from tasks.planning import make_plan, model_requests
 from tasks.planning.plan import Plan
 from tests import ingested
 
@@ -56,7 +56,7 @@ def test_a_run_finds_all_of_a_root_that_lies_elsewhere_now(tmp_path: Path) -> No
         assert decision.number == 1 and len(registry.history(root, "mnist-sample")) == 1
         assert registry.champion(root, "mnist-sample") == asked.train.target
 
-        resolved = predict_request.resolve(
+        resolved = model_requests.resolve_prediction(
             storage=root, model="champion", data=asked.train.prepared, split="test", workers=0
         )
         assert resolved.predict.checkpoint == asked.train.target and not resolved.needs_ray

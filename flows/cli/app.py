@@ -306,6 +306,6 @@ def _hint(message: str, command: str) -> str:
     if message == f"No such command {command!r}" and os.path.exists(command):
         return f"{message}. Did you mean 'run --data {shlex.quote(command)}'?"
     if command in ("run", "predict") and (extra := re.match(r"Got unexpected extra argument.* \((\S+)\)$", message)):
-        option = "--set" if "=" in extra[1] else "--data" if os.path.exists(extra[1]) else ""
-        return f"{message} (did you mean {option} {shlex.quote(extra[1])}?)" if option else message
+        flag = "--set" if "=" in extra[1] else "--data" if os.path.exists(extra[1]) else ""
+        return f"{message} (did you mean {flag} {shlex.quote(extra[1])}?)" if flag else message
     return message

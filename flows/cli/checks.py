@@ -9,8 +9,8 @@ from storage.admin import runs
 from tasks.learning import downloading, recipes, sources, user_code
 from tasks.planning import data_summary, model_check
 from tasks.planning.audit_request import AuditRequest
+from tasks.planning.model_requests import BatchRequest
 from tasks.planning.plan import Plan
-from tasks.planning.predict_request import BatchRequest
 from tasks.resources import capacity
 from tasks.runners.nodes import check_nodes
 

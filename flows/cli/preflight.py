@@ -13,10 +13,10 @@ from storage.uri import check_name, parse_root
 from tasks.images.option import default_recipe
 from tasks.learning import downloading, recipes, sources
 from tasks.learning.recipes import Recipe
-from tasks.planning import audit_request, make_plan, predict_request
+from tasks.planning import audit_request, make_plan, model_requests
 from tasks.planning.audit_request import AuditRequest
+from tasks.planning.model_requests import BatchRequest
 from tasks.planning.plan import Plan
-from tasks.planning.predict_request import BatchRequest
 from tasks.resources import machine
 from tasks.resources.needs import Limits
 
@@ -60,7 +60,7 @@ def checked_prediction(options: PredictOptions) -> BatchRequest:
     if isinstance(passed := _passed.get(), BatchRequest):
         return passed
     machine.choose(options.cores)
-    request = predict_request.resolve(
+    request = model_requests.resolve_prediction(
         storage=options.storage,
         model=options.model,
         data=options.data,

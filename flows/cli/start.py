@@ -132,10 +132,10 @@ def _copy(request: AuditRequest, folder: Path) -> None:
 
 def export(options: ExportOptions) -> int:
     """Export a model, without a flow, or find the export of an earlier call; print its files and what was proven."""
-    from tasks.planning import export_request
+    from tasks.planning import model_requests
 
     with refused_if_invalid():
-        request = export_request.resolve(storage=options.storage, model=options.model)
+        request = model_requests.resolve_export(storage=options.storage, model=options.model)
     from rich.console import Console
 
     from flows.cli import console

@@ -19,8 +19,8 @@ from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.learning.metrics import wilson
 from tasks.orchestration.stage import Step
 from tasks.planning.audit_request import AuditRequest
+from tasks.planning.model_requests import BatchRequest
 from tasks.planning.plan import Plan
-from tasks.planning.predict_request import BatchRequest
 
 
 def outcome(summary: dict[str, Any]) -> dict[str, Any] | State[dict[str, Any]]:

@@ -20,11 +20,6 @@ class Fold:
     train: Train
     predict: Predict
 
-    @property
-    def stages(self) -> list[Stage[Any]]:
-        """The stages, in order."""
-        return [self.preprocess, self.train, self.predict]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditRequest:
@@ -53,8 +48,9 @@ class AuditRequest:
     @property
     def uses(self) -> list[URI]:
         """All URIs that the audit reads or writes."""
-        first = [stage for stage in (self.plan.download, self.weights, self.plan.ingest) if stage]
-        return uses([*first, *(stage for fold in self.folds for stage in fold.stages), self.audit])
+        chain: list[Stage[Any] | None] = [self.plan.download, self.weights, self.plan.ingest]
+        chain += [stage for fold in self.folds for stage in (fold.preprocess, fold.train, fold.predict)]
+        return uses([*chain, self.audit])
 
 
 def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:

@@ -8,7 +8,6 @@ from typing import Any
 from storage import access, champions, manifest, registry
 from storage.uri import Root, check_name, parse_root
 from tasks.images.option import TrainingData, find_training_data, is_needed
-from tasks.jobs.deadline import deadline
 from tasks.learning import sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
@@ -35,31 +34,29 @@ def make_plan(
     """Check a request, read storage once, and return the plan of its run.
 
     Raises `ValueError` naming the invalid value: a storage that is not writable, a number out of range, or a dataset
-    that does not exist, does not match the recipe, or cannot be compared with the champion. Raises `DeadlineExceeded`
-    if the checks take longer than the time limit of a stage.
+    that does not exist, does not match the recipe, or cannot be compared with the champion.
     """
     check_workers(workers)
-    with deadline(limits.stage_s):
-        root = check_root(storage)
-        plan_once = functools.partial(
-            _plan,
-            root=root,
-            data=find_training_data(root, recipe, data),
-            weights=warm_start.initial_weights(recipe),
-            workers=workers,
-            register_as=check_name(registered_model, field="--register-as") if registered_model else None,
-            mirrors=tuple(map(mirror_address, mirror)),
-            judge_only=judge_only,
-            limits=limits,
-        )
-        if refresh:  # the first repetition without a decision: a new one, or one that was interrupted
-            judged = champions.judged(root)  # decisions stay, while garbage collection deletes evaluations and reports
-            plans = (plan_once(refresh=number) for number in range(1, len(judged) + 2))  # each has its own URI
-            plan = next(plan for plan in plans if plan.train.target.fingerprint not in judged)
-        else:
-            plan = plan_once(refresh=0)
-        model_check.check_rival(plan)
-        return plan
+    root = check_root(storage)
+    plan_once = functools.partial(
+        _plan,
+        root=root,
+        data=find_training_data(root, recipe, data),
+        weights=warm_start.initial_weights(recipe),
+        workers=workers,
+        register_as=check_name(registered_model, field="--register-as") if registered_model else None,
+        mirrors=tuple(map(mirror_address, mirror)),
+        judge_only=judge_only,
+        limits=limits,
+    )
+    if refresh:  # the first repetition without a decision: a new one, or one that was interrupted
+        judged = champions.judged(root)  # decisions stay, while garbage collection deletes evaluations and reports
+        plans = (plan_once(refresh=number) for number in range(1, len(judged) + 2))  # each has its own URI
+        plan = next(plan for plan in plans if plan.train.target.fingerprint not in judged)
+    else:
+        plan = plan_once(refresh=0)
+    model_check.check_rival(plan)
+    return plan
 
 
 def check_root(storage: str) -> Root:

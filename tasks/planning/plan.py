@@ -2,7 +2,7 @@
 
 import dataclasses
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -113,16 +113,13 @@ class Plan(BaseModel):
         return shlex.join(words)
 
 
-def uses(stages: list[Stage[Any]]) -> list[URI]:
-    """Return all URIs that `stages` read or write."""
-    return list(dict.fromkeys(uri for stage in stages for uri in _of(stage)))
-
-
-def _of(stage: Stage[Any]) -> Iterator[URI]:
-    yield from stage.parents.values()
-    if isinstance(stage, Ingest) and stage.listing:
-        yield stage.listing.parent
-    yield stage.target
+def uses(stages: Iterable[Stage[Any] | None]) -> list[URI]:
+    """Return all URIs that `stages` read or write; None is no stage."""
+    uris: dict[URI, None] = {}
+    for stage in filter(None, stages):
+        listings = [stage.listing.parent] if isinstance(stage, Ingest) and stage.listing else []
+        uris |= dict.fromkeys([*stage.parents.values(), *listings, stage.target])
+    return list(uris)
 
 
 def _typed(uri: URI) -> str:

@@ -13,7 +13,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.images import user_images
 from tasks.ingest import ingest
 from tasks.learning import decode
-from tasks.planning import predict_request
+from tasks.planning import model_requests
 from tasks.predict import predict
 from tasks.runners.runner import InProcessRunner
 from tests import committed
@@ -22,12 +22,12 @@ from tests.planning.conftest import NAMES
 from tests.storage.results import promote
 
 
-def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.BatchRequest:
+def request(models: Path, dataset: str | Path, **more: Any) -> model_requests.BatchRequest:
     batch: dict[str, Any] = {"storage": str(models), "model": "champion", "data": str(dataset), "split": None}
-    return predict_request.resolve(**batch | {"workers": 0} | more)
+    return model_requests.resolve_prediction(**batch | {"workers": 0} | more)
 
 
-def predicted(batch: predict_request.BatchRequest) -> URI:
+def predicted(batch: model_requests.BatchRequest) -> URI:
     """What the flow does, without Prefect."""
     here = InProcessRunner()
     if batch.ingest:
@@ -127,14 +127,14 @@ def test_pictures_on_s3_and_single_ones_are_listed_with_their_checksums(root: Ro
     photos = root.child("new photos")
     for name in ("a.png", "deep/er/b.jpg"):
         files.put(photos.child(name), encoded(0, 0))
-    assert predict_request.are_user_images(DatasetURI(photos))
+    assert model_requests.are_user_images(DatasetURI(photos))
     listed = user_images.find_new(photos, classes=["er", "x"])
     assert [(file.path, file.label, file.split) for file in listed.files] == [
         ("a.png", None, "new"),
         ("deep/er/b.jpg", 0, "new"),
     ]
     single = user_images.find_new(photos.child("a.png"), classes=[])
-    assert predict_request.are_user_images(DatasetURI(photos.child("a.png")))
+    assert model_requests.are_user_images(DatasetURI(photos.child("a.png")))
     assert (single.uri, single.files) == (photos, listed.files[:1])
 
 

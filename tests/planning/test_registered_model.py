@@ -9,7 +9,7 @@ import pytest
 from storage import champions, manifest
 from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.learning import recipes
-from tasks.planning import make_plan, model_check, predict_request, warm_start
+from tasks.planning import make_plan, model_check, model_requests, warm_start
 from tasks.planning.plan import Plan
 from tests import committed
 from tests.image_folder import CLASSES, encoded, write_folder
@@ -76,7 +76,7 @@ def test_the_raw_dataset_of_a_folder_belongs_to_its_registered_model(root: Root,
     made = make(root, pictures)
     champion = crown(made, made.registered_model)
     assert make(root, made.preprocess.raw).registered_model == made.registered_model
-    request = predict_request.resolve(
+    request = model_requests.resolve_prediction(
         storage=root, model="champion", data=made.preprocess.raw, split=None, workers=None
     )
     assert request.predict.checkpoint == champion

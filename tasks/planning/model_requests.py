@@ -1,6 +1,7 @@
-"""Request for batch prediction, resolved and checked before anything slow starts."""
+"""Requests that use a trained model, batch prediction and export: checked before anything slow starts."""
 
 import dataclasses
+import importlib.util
 import os
 import re
 
@@ -10,14 +11,13 @@ from storage.kinds import CHECKPOINT
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.images import user_images
 from tasks.images.option import ingest_stage
-from tasks.jobs.deadline import deadline
 from tasks.learning import images, sources, user_code
 from tasks.learning.recipe import Data, flat
 from tasks.planning import model_check
 from tasks.planning.make_plan import check_root, check_workers
 from tasks.planning.plan import uses
 from tasks.resources.needs import Limits, Needs, Workers
-from tasks.stages import Ingest, Predict
+from tasks.stages import Export, Ingest, Predict
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ class BatchRequest:
     @property
     def uses(self) -> list[URI]:
         """All URIs that the run reads or writes."""
-        return uses([stage for stage in (self.ingest, self.predict) if stage])
+        return uses([self.ingest, self.predict])
 
 
-def resolve(
+def resolve_prediction(
     *,
     storage: str,
     model: str,
@@ -51,42 +51,37 @@ def resolve(
     min_confidence: float | None = None,
     limits: Limits = Limits(),
 ) -> BatchRequest:
-    """Check and resolve a request.
-
-    Raises `ValueError` naming the option, the value and the next step, and `DeadlineExceeded` if the checks take longer
-    than the deadline.
-    """
+    """Check a request for batch prediction; raise `ValueError` naming the option, the value and the next step."""
     check_workers(workers)
     split = split or None  # a form's empty field
     if min_confidence is not None and not 0 < min_confidence <= 1:
         raise ValueError(f"--min-confidence must be above 0 and at most 1, got {min_confidence}")
-    with deadline(limits.stage_s):
-        root = check_root(storage)
-        dataset = DatasetURI(catalog.named(root, data, option="--data"))
-        ingest, is_new = None, are_user_images(dataset)
-        recorded = None if is_new else catalog.committed(dataset, option="--data", kinds=("raw", "prepared"))
-        if recorded is not None and split is not None:
-            splits = {file.split for file in recorded.files if file.split and file.rows} - {"quarantine"}
-            if split not in splits:
-                names = ", ".join(sorted(splits)) or "those with rows"
-                raise ValueError(f"--split must be one of {names}, got {split!r}")
-        checkpoint = CheckpointURI(catalog.named(root, model, option="--model"))
-        catalog.committed(checkpoint, option="--model", kinds=("checkpoint",))
-        if recorded is None:
-            ingest = _new_images(root, dataset, checkpoint, split=split)
-            dataset = ingest.target
-        else:
-            expected = manifest.load(checkpoint).statistics_of(CHECKPOINT).model.image_shape
-            if (shape := images.shape_of(recorded.columns["metadata"])) != expected:
-                raise ValueError(
-                    f"--data: its images have shape {shape}, but model {checkpoint} expects {expected}; choose another "
-                    "--data or --model"
-                )
-        user_code.check_listed()
-        predict = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split=split)
-        needs_ray = not manifest.is_committed(predict.target)
-        if needs_ray:
-            model_check.check_code(checkpoint, option="--model")
+    root = check_root(storage)
+    dataset = DatasetURI(catalog.named(root, data, option="--data"))
+    ingest, is_new = None, are_user_images(dataset)
+    recorded = None if is_new else catalog.committed(dataset, option="--data", kinds=("raw", "prepared"))
+    if recorded is not None and split is not None:
+        splits = {file.split for file in recorded.files if file.split and file.rows} - {"quarantine"}
+        if split not in splits:
+            names = ", ".join(sorted(splits)) or "those with rows"
+            raise ValueError(f"--split must be one of {names}, got {split!r}")
+    checkpoint = CheckpointURI(catalog.named(root, model, option="--model"))
+    catalog.committed(checkpoint, option="--model", kinds=("checkpoint",))
+    if recorded is None:
+        ingest = _new_images(root, dataset, checkpoint, split=split)
+        dataset = ingest.target
+    else:
+        expected = manifest.load(checkpoint).statistics_of(CHECKPOINT).model.image_shape
+        if (shape := images.shape_of(recorded.columns["metadata"])) != expected:
+            raise ValueError(
+                f"--data: its images have shape {shape}, but model {checkpoint} expects {expected}; choose another "
+                "--data or --model"
+            )
+    user_code.check_listed()
+    predict = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split=split)
+    needs_ray = not manifest.is_committed(predict.target)
+    if needs_ray:
+        model_check.check_code(checkpoint, option="--model")
     return BatchRequest(
         root=root,
         ingest=ingest,
@@ -138,3 +133,26 @@ def _new_images(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split
     limit = flat(trained.recipe)["max_megapixels"]
     data = Data(source=sources.USER_IMAGES, image_size=height, channels=1 if channels == 1 else 3, max_megapixels=limit)
     return ingest_stage(listing, data)
+
+
+def resolve_export(*, storage: str, model: str) -> Export:
+    """Check a request for an export, as `resolve_prediction` does one for predictions."""
+    root = check_root(storage)
+    checkpoint = CheckpointURI(catalog.named(root, model, option="model"))
+    trained = catalog.committed(checkpoint, option="model", kinds=("checkpoint",))
+    prepared = DatasetURI(trained.parent("prepared", of=checkpoint))
+    request = Export(root=root, checkpoint=checkpoint, prepared=prepared)
+    if manifest.is_committed(request.target):
+        return request
+    recorded = manifest.find(prepared)
+    if not recorded or not any(file.rows for file in recorded.split("test")):
+        raise ValueError(
+            f"model: an export of {checkpoint} cannot be proven, since {prepared} "
+            f"{'has no test rows' if recorded else 'was deleted'}; run its pipeline again"
+        )
+    user_code.check_listed()
+    model_check.check_code(checkpoint, option="model")
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f'export needs {name}: pip install "data-to-model[onnx]"')
+    return request
