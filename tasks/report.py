@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -52,57 +52,51 @@ def report(
         command: Command that makes the same results in another storage root.
         limits: Time limits.
     """
-    run = run_of(evaluation, decision, recipe, registered_model, register_as=register_as, command=command)
+    run = Run(evaluation, decision, recipe, registered_model, register_as=register_as, command=command)
     # A checkpoint that was trained again has other times in its history, which make no other page.
-    with step("report", run.target, timeout_s=limits.stage_s) as current:
+    with step("report", run.stage.target, timeout_s=limits.stage_s) as current:
         data = gather(run)
         if not current.reused:
-            data = _write(run, data)
-        publish(data, run.target, registered_model=registered_model)
-    return run.target
+            _write(run, with_pictures(run, data))
+        publish(data, run.stage.target, registered_model=registered_model)
+    return run.stage.target
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """The run that a report is about."""
 
-    stage: Report
+    evaluation: EvaluationURI
     decision: Decision
     recipe: Recipe
     registered_model: str
-    command: str
-    scale: Mapping[str, Any]
-    """Numbers of workers and cores, if they were requested."""
+    register_as: str | None = None
+    command: str = ""
 
     @functools.cached_property
-    def target(self) -> ReportURI:
-        """URI of the report."""
-        return self.stage.target
+    def stage(self) -> Report:
+        """The results that the report is made from."""
+        predictions = PredictionsURI(manifest.load(self.evaluation).parent("predictions", of=self.evaluation))
+        root = reference.root_of(self.evaluation)
+        return Report(
+            root=root,
+            checkpoint=CheckpointURI(manifest.load(predictions).parent("checkpoint", of=predictions)),
+            predictions=predictions,
+            evaluation=self.evaluation,
+            decision=decision_as_json(self.decision, root),
+            register_as=self.register_as,
+        )
 
+    @functools.cached_property
+    def scale(self) -> dict[str, Any]:
+        """Numbers of workers and cores, if they were requested."""
+        trained = manifest.load(self.stage.checkpoint).parameters
+        return {name: trained[name] for name in ("workers", "cores") if name in trained}
 
-def run_of(
-    evaluation: EvaluationURI,
-    decision: Decision,
-    recipe: Recipe,
-    registered_model: str,
-    *,
-    register_as: str | None = None,
-    command: str = "",
-) -> Run:
-    """Return the run that the report on `evaluation` is about, by the manifests of its results."""
-    predictions = PredictionsURI(manifest.load(evaluation).parent("predictions", of=evaluation))
-    checkpoint = CheckpointURI(manifest.load(predictions).parent("checkpoint", of=predictions))
-    root, trained = reference.root_of(evaluation), manifest.load(checkpoint).parameters
-    stage = Report(
-        root=root,
-        checkpoint=checkpoint,
-        predictions=predictions,
-        evaluation=evaluation,
-        decision=decision_as_json(decision, root),
-        register_as=register_as,
-    )
-    scale: dict[str, Any] = {name: trained[name] for name in ("workers", "cores") if name in trained}
-    return Run(stage, decision, recipe, registered_model, command, scale)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every field of the recipe, and the numbers of workers and cores."""
+        return {**recipes.flat(self.recipe.to_dict()), "workers": "auto", **self.scale}
 
 
 def decision_as_json(decision: Decision, root: Root) -> dict[str, Any]:
@@ -110,17 +104,9 @@ def decision_as_json(decision: Decision, root: Root) -> dict[str, Any]:
     return registry.with_references(decision, root, exclude={"decided", "author", "weights"})
 
 
-def _write(run: Run, data: report_page.ReportData) -> report_page.ReportData:
-    """Read the pictures, write the page and commit it; return all that is on it."""
-    stage, target = run.stage, run.target
-    worst = [row["id"] for row in data.evaluated["worst"]]
-    prepared = DatasetURI(manifest.load(stage.predictions).parent("dataset", of=stage.predictions))
-    data = dataclasses.replace(
-        data,
-        **pictures.of_mistakes(stage.predictions, worst=worst),
-        **pictures.of_data(prepared),
-        **against_champion(run),
-    )
+def _write(run: Run, data: report_page.ReportData) -> None:
+    stage, target = run.stage, run.stage.target
+    dataset = manifest.load(stage.predictions).parent("dataset", of=stage.predictions)
     commits.commit(
         target,
         kind="report",
@@ -130,23 +116,18 @@ def _write(run: Run, data: report_page.ReportData) -> report_page.ReportData:
         statistics=ReportStatistics(
             registered_model=run.registered_model,
             recipe=run.recipe.name,
-            data=prepared.stem,
-            dataset=prepared.name,
+            data=dataset.stem,
+            dataset=dataset.name,
             changes={**recipes.changes(run.recipe), **run.scale},
-            settings=_settings(run),
+            settings=run.settings,
             seconds=seconds_so_far(),
         ),
     )
-    return data
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    return {**recipes.flat(run.recipe.to_dict()), "workers": "auto", **run.scale}
 
 
 def gather(run: Run) -> report_page.ReportData:
     """Read the page's content, except its pictures, from committed results: the same results give the same page."""
-    checkpoint, predictions, evaluation = run.stage.checkpoint, run.stage.predictions, run.stage.evaluation
+    checkpoint, predictions = run.stage.checkpoint, run.stage.predictions
     trained, predicted = manifest.load(checkpoint), manifest.load(predictions)
     prepared_uri = DatasetURI(predicted.parent("dataset", of=predictions))
     prepared = manifest.load(prepared_uri)
@@ -157,7 +138,7 @@ def gather(run: Run) -> report_page.ReportData:
         ("Prepared dataset", prepared_uri, prepared),
         ("Checkpoint", checkpoint, trained),
         ("Predictions", predictions, predicted),
-        ("Evaluation", evaluation, manifest.load(evaluation)),
+        ("Evaluation", run.evaluation, manifest.load(run.evaluation)),
     ]
     if "files" in raw.parents:
         steps.insert(0, ("Downloaded files", raw.parent("files", of=raw_uri), None))
@@ -171,17 +152,25 @@ def gather(run: Run) -> report_page.ReportData:
         data_set=prepared_uri.stem,
         sample_notice=raw.statistics_of(RAW).notice,
         decision=run.decision,
-        evaluated=read_evaluation(evaluation),
+        evaluated=read_evaluation(run.evaluation),
         trained=training,
         classes=images.classes_of(prepared.columns["metadata"]),
         temperature=predicted.statistics_of(PREDICTIONS).temperature,
         class_counts=by_split(prepared.statistics_of(PREPARED).class_counts),
         data_problems=tuple(find_data_problems(raw, prepared)),
         lineage=tuple(_lineage(steps, raw, run)),
-        parameters=_settings(run) | {f"{name} (resolved)": value for name, value in resolved.items()},
+        parameters=run.settings | {f"{name} (resolved)": value for name, value in resolved.items()},
         command=run.command,
         producer=trained.producer,
     )
+
+
+def with_pictures(run: Run, data: report_page.ReportData) -> report_page.ReportData:
+    """Add the pictures, and what is different from the champion before."""
+    predictions, worst = run.stage.predictions, [row["id"] for row in data.evaluated["worst"]]
+    dataset = DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))
+    shown = pictures.of_mistakes(predictions, worst=worst) | pictures.of_data(dataset) | against_champion(run)
+    return dataclasses.replace(data, **shown)
 
 
 def against_champion(run: Run) -> dict[str, Any]:
@@ -191,7 +180,7 @@ def against_champion(run: Run) -> dict[str, Any]:
     if champion in (None, run.stage.checkpoint):
         return {}
     try:
-        return {"against": diff(Results.of(champion), Results.of(run.stage.evaluation))}
+        return {"against": diff(Results.of(champion), Results.of(run.evaluation))}
     except (FileNotFoundError, manifest.Damaged) as error:
         return {"against_note": f"The champion before cannot be compared: {error}."}
 
@@ -201,10 +190,10 @@ def _lineage(steps: Sequence[tuple[str, URI, Manifest | None]], raw: Manifest, r
     sources = raw.statistics_of(RAW).sources
     origins = tuple((file.name, f"{file.sha256}\nfrom {redact_text(file.url)}") for file in sources)
     yield LineageStep(title="Raw files and SHA-256", facts=origins)
-    for title, uri, result in [*steps, ("Report", run.target, None)]:
+    for title, uri, result in [*steps, ("Report", run.stage.target, None)]:
         place = reference.of(uri, root=run.stage.storage)
         link = "" if place == uri else f"../../{quote(place)}/{manifest.NAME}"
-        when = result.created if result else run.decision.decided if uri == run.target else None
+        when = result.created if result else run.decision.decided if uri == run.stage.target else None
         facts = [("created (UTC)", report_page.moment(when).removesuffix(" UTC"))] if when else []
         rows = Counter[str]()
         for file in result.files if result else ():

@@ -19,6 +19,7 @@ from tasks.learning import user_code
 from tests.runs import SHARED, await_that, prefect_home
 
 if TYPE_CHECKING:
+    from tests.finished import Finished
     from tests.prefect_system import PrefectSystem
     from tests.report_page.browser import Browser
     from tests.s3 import Server
@@ -174,6 +175,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory, integration: None) -> Iter
 
     with chromium(tmp_path_factory.mktemp("chromium")) as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def finished() -> "Finished":
+    """Two finished runs, the same for all tests of the session, which only look at them."""
+    from tests.finished import finished_runs
+
+    return finished_runs()
 
 
 @pytest.fixture

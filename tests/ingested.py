@@ -1,7 +1,7 @@
 """What a run makes, without Prefect."""
 
 from storage.decision import Decision
-from storage.uri import DatasetURI
+from storage.uri import DatasetURI, EvaluationURI
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
@@ -25,14 +25,18 @@ def ingested(plan: Plan, runner: Runner | None = None) -> DatasetURI:
     return ingest.fn(plan.ingest.made_from, plan.recipe.data, runner or InProcessRunner(), group=group)
 
 
-def run(plan: Plan, runner: Runner | None = None) -> Decision:
-    """Run every task of `plan`, as the flow does."""
+def evaluated(plan: Plan, runner: Runner | None = None) -> EvaluationURI:
+    """Run the tasks of `plan` that come before the gate."""
     runner, recipe, workers = runner or InProcessRunner(), plan.recipe, plan.train.workers
     prepared = preprocess.fn(ingested(plan, runner), recipe.split, runner)
     checkpoint = train.fn(prepared, recipe, runner, start=plan.train.start, workers=workers)
-    predictions = predict.fn(checkpoint, prepared, runner, split="test", needs=plan.predict_needs)
-    evaluation = evaluate.fn(predictions)
-    model, judge_only = plan.registered_model, plan.judge_only
-    decision = promote.fn(checkpoint, evaluation, model, recipe.gate, runner, judge_only=judge_only)
+    return evaluate.fn(predict.fn(checkpoint, prepared, runner, split="test", needs=plan.predict_needs))
+
+
+def run(plan: Plan, runner: Runner | None = None) -> Decision:
+    """Run every task of `plan`, as the flow does."""
+    runner, recipe, model = runner or InProcessRunner(), plan.recipe, plan.registered_model
+    evaluation, checkpoint = evaluated(plan, runner), plan.train.target
+    decision = promote.fn(checkpoint, evaluation, model, recipe.gate, runner, judge_only=plan.judge_only)
     report.fn(evaluation, decision, recipe, model, register_as=plan.register_as, command=plan.command)
     return decision

@@ -12,10 +12,10 @@ from flows.cli import app, preflight
 from flows.cli.options import RunOptions
 from storage.uri import Root
 from tasks.learning import recipes
+from tasks.planning import make_plan
 from tasks.resources import capacity
 from tasks.runners import nodes
-from tests import mirrors
-from tests.report_page.results import commit_results
+from tests import committed, mirrors
 
 ALL = ["request", "storage", "data", "classes", "labels", "recipe", "run", "model", "Ray", "disk", "nodes", "Prefect"]
 
@@ -146,7 +146,10 @@ def test_a_cluster_that_does_not_answer_is_told_unless_nothing_is_to_do(
     with mirrors.refusing() as address:
         monkeypatch.setenv("RAY_ADDRESS", address.rstrip("/"))
         check(refused="RAY_ADDRESS must be the address of a Ray cluster's Jobs API")
-        commit_results(tmp_path / "root")
+        plan = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipes.load("mnist-sample-resnet18"))
+        committed.commit(plan.preprocess.raw, "raw")
+        for stage in (plan.preprocess, plan.train, plan.predict):
+            committed.commit(stage.target, stage.kind.name, parents=stage.parents)
         assert not preflight.checked(RunOptions(storage=str(tmp_path / "root"))).needs_ray
 
 

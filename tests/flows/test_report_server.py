@@ -16,9 +16,9 @@ from storage import commits, files, manifest
 from storage.uri import Root
 from tasks.report import report
 from tests import committed
+from tests.finished import Finished
 from tests.prefect_system import free_port
 from tests.report_page.browser import VIEWS, Browser
-from tests.report_page.results import commit_results
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 _PAGE = b"<title>a report</title>"
@@ -68,9 +68,10 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(root: Root) 
 
 
 def test_the_report_opens_from_the_link_on_prefects_page_or_its_place_is_named(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, decision = commit_results(tmp_path / "Meine Projekte %20")
+    copy = finished.copy_to(tmp_path / "Meine Projekte %20")
+    plan, decision = copy.plan, copy.decision
     monkeypatch.setenv("PIPELINE_STORAGE", str(plan.root))
 
     @flow
