@@ -2,9 +2,9 @@
 
 import dataclasses
 import itertools
-import random
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from storage import process, tables
@@ -20,9 +20,10 @@ _AHEAD = 2
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Rows `start` to `stop` (exclusive) of one part."""
+    """Rows `start` to `stop` (exclusive) of one part, whose first row has the number `first` in its split."""
 
     file: File
+    first: int
     start: int
     stop: int
 
@@ -37,7 +38,9 @@ def is_encoded(dataset: Manifest) -> bool:
 
 def whole_files(listed: Sequence[File]) -> list[Slice]:
     """Return slices with every row of every file."""
-    return [Slice(file, 0, file.rows or 0) for file in listed]
+    rows = [file.rows or 0 for file in listed]
+    firsts = itertools.accumulate(rows, initial=0)
+    return [Slice(file, first, 0, stop) for file, first, stop in zip(listed, firsts, rows, strict=False)]
 
 
 def shard(listed: Sequence[File], *, rank: int, world_size: int, batch_size: int | None = None) -> list[Slice]:
@@ -49,44 +52,23 @@ def shard(listed: Sequence[File], *, rank: int, world_size: int, batch_size: int
     total = sum(file.rows or 0 for file in listed)
     whole = batch_size or world_size
     first, last = (total * batch_start(whole, rank=edge, world_size=world_size) // whole for edge in (rank, rank + 1))
-    slices, offset = [], 0
-    for file in listed:
-        rows = file.rows or 0
-        start, stop = max(first - offset, 0), min(last - offset, rows)
+    slices = []
+    for part in whole_files(listed):
+        start, stop = max(first - part.first, 0), min(last - part.first, part.stop)
         if start < stop:
-            slices.append(Slice(file, start, stop))
-        offset += rows
+            slices.append(dataclasses.replace(part, start=start, stop=stop))
     return slices
-
-
-def shuffled(slices: Sequence[Slice], seed: int | None) -> list[Slice]:
-    """Return `slices` in the order that `seed` gives, the same on every machine; as they are if it is None."""
-    return list(slices) if seed is None else random.Random(seed).sample(slices, len(slices))
-
-
-def starts(slices: Sequence[Slice]) -> list[int]:
-    """Return for each of `slices` the number of rows before it."""
-    return list(itertools.accumulate(map(len, slices), initial=0))[:-1]
-
-
-def read_numbered(uri: DatasetURI, listed: Sequence[File]) -> Iterator[pa.Table]:
-    """Yield a table for each file, in order, with a column `row`, counting from 0 over all rows."""
-    slices = whole_files(listed)
-    for part, first in zip(slices, starts(slices), strict=True):
-        yield read_slice(uri, part, first=first)
 
 
 def read_ahead(
     uri: DatasetURI, slices: Sequence[Slice], *, transform: Callable[[pa.Table], pa.Table] = lambda table: table
 ) -> Iterator[pa.Table]:
     """Yield `transform` of each slice's table, in order; other threads read and transform the next ones meanwhile."""
-    return process.in_threads(lambda part: transform(read_slice(uri, part, first=None)), slices, threads=_AHEAD)
+    return process.in_threads(lambda part: transform(read_slice(uri, part)), slices, threads=_AHEAD)
 
 
-def read_slice(uri: DatasetURI, part: Slice, *, first: int | None) -> pa.Table:
-    """Return the rows of `part`; unless `first` is None, add a column `row` that counts from it."""
+def read_slice(uri: DatasetURI, part: Slice) -> pa.Table:
+    """Return the rows of `part`, with a column `row`: their numbers in the split."""
     failpoint("read", uri.child(part.file.path))
     table = tables.read_part(uri, part.file).slice(part.start, len(part))
-    if first is None:
-        return table
-    return table.append_column("row", pa.array(range(first, first + len(table)), pa.int64()))
+    return table.append_column("row", pa.array(np.arange(part.start, part.stop) + part.first))

@@ -82,7 +82,7 @@ class LocalData:
 
     def read_parts(self, uri: DatasetURI, listed: Sequence[File]) -> LocalDataset:
         """Return the rows of each listed file, a block each, in order; column `row` counts over all of them."""
-        return LocalDataset(dataset_parts.read_numbered(uri, listed))
+        return LocalDataset(dataset_parts.read_slice(uri, part) for part in dataset_parts.whole_files(listed))
 
     def from_items(self, items: Sequence[object]) -> LocalDataset:
         """Return a row for each object, in the column `item`."""

@@ -4,12 +4,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import ray.data
-from ray.data import ActorPoolStrategy, Dataset
+from ray.data import ActorPoolStrategy, DataContext, Dataset
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
 
 from storage.manifest import JSON, File
 from storage.uri import DatasetURI
-from tasks.jobs import datasource, events, tuned
+from tasks.jobs import events, tuned
+from tasks.jobs.dataset_parts import Slice, read_slice, whole_files
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.spec import JobSpec
 from tasks.resources import scaling
@@ -17,6 +21,8 @@ from tasks.resources.needs import Workers
 from tasks.resources.scaling import Scale
 from tasks.stages import Predict
 
+SLICES, EPOCH = "slices", "epoch"
+"""Keys of a dataset's `DataContext`: what the next execution reads instead of all rows, and the value of `epoch`."""
 _SHUFFLED_AT_ONCE = 2**25
 """Bytes of rows that a local Ray collects before it compresses and sends them; Ray's default is 1 GiB."""
 
@@ -26,7 +32,7 @@ def configure(*, max_cpus: int | None) -> None:
 
     `max_cpus` is for a local Ray: it runs no more tasks at once than it has cores.
     """
-    context = ray.data.DataContext.get_current()
+    context = DataContext.get_current()
     context.execution_options.preserve_order = True
     context.raise_original_map_exception = True  # else a worker's error arrives without its type and message
     context.enable_fallback_to_arrow_object_ext_type = True  # columns of Python objects, without a warning
@@ -49,13 +55,47 @@ def resolve_workers(spec: JobSpec[Any], workers: Workers) -> Scale:
     return scaling.resolve_growing(workers, threads=spec.threads, needs=spec.needs, limit_s=limit_s, on_wait=on_wait)
 
 
+class Parts(Datasource):
+    """Parts of a dataset: the manifest lists files and rows, so Ray need not look at the files first.
+
+    Each execution may read other rows, or the same in another order: what `SLICES` of its `DataContext` lists. `EPOCH`
+    adds a column `epoch`.
+    """
+
+    def __init__(self, uri: DatasetURI, listed: Sequence[File]) -> None:
+        super().__init__()
+        self._uri, self._slices = uri, whole_files(listed)
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return sum(part.file.size for part in self._slices)
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: DataContext | None = None
+    ) -> list[ReadTask]:
+        slices, epoch = self._slices, None
+        if data_context is not None:  # for an execution, not for metadata
+            slices, epoch = data_context.get_config(SLICES, slices), data_context.get_config(EPOCH)
+        return [_read_task(self._uri, part, epoch) for part in slices]
+
+
+def _read_task(uri: DatasetURI, part: Slice, epoch: int | None) -> ReadTask:
+    def read() -> list[pa.Table]:
+        table = read_slice(uri, part)
+        return [table if epoch is None else table.append_column(EPOCH, pa.array([epoch] * len(part), pa.int64()))]
+
+    metadata = BlockMetadata(
+        num_rows=len(part), size_bytes=part.file.size, input_files=(part.file.path,), exec_stats=None
+    )
+    return ReadTask(read, metadata)
+
+
 class RayData(LocalData):
     """Datasets of Ray Data."""
 
     is_ray = True
 
     def read_parts(self, uri: DatasetURI, listed: Sequence[File]) -> Dataset:
-        return datasource.dataset(uri, listed, numbered=True)
+        return ray.data.read_datasource(Parts(uri, listed), override_num_blocks=max(1, len(listed)))
 
     def from_items(self, items: Sequence[object]) -> Dataset:
         return ray.data.from_items(list(items), override_num_blocks=len(items))

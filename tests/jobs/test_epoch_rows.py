@@ -72,6 +72,8 @@ def test_an_epoch_leaves_out_less_than_a_batch_of_rows_and_in_each_epoch_others(
         rows = trained(feeds, batch_size=batch_size, epoch=epoch)
         assert len(rows) == len(set(rows)) == _ROWS["train"] - left_out, "no row comes twice"
         times.update(rows)
+    checked = [labels for feed in feeds for _, labels in feed.validation_batches(batch_size=batch_size)]
+    assert sorted(torch.cat(checked).tolist()) == list(range(_ROWS["validation"])), "every row once"
     expected = _EPOCHS * (1 - left_out / _ROWS["train"])
     assert min(times.values()) - 1 > 0.7 * expected, "a row is left out again and again"
 

@@ -1,10 +1,8 @@
 """Downloaded sources: their own code reads the files, all of them in one piece of work."""
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +10,7 @@ from storage import files, manifest, tables
 from storage.kinds import FILES
 from storage.manifest import File
 from storage.statistics import Provenance
-from storage.uri import DatasetURI, FilesURI
+from storage.uri import DatasetURI
 from tasks.images.pieces import Piece, Work, Written
 from tasks.jobs import events
 from tasks.learning import images, sources
@@ -31,16 +29,19 @@ def survey(piece: Piece, stage: Ingest) -> None:
 
 def plan(stage: Ingest, surveyed: Sequence[None]) -> Work:
     """Return one piece for all rows."""
-    source = _source(stage)
+    source = sources.load(stage.source)
     return Work(shape=source.image_shape, classes=source.classes, pieces=[Piece()])
 
 
 def make(piece: Piece, stage: Ingest, *, classes: tuple[str, ...]) -> Written:
-    """Write the parts of each split."""
-    source = _source(stage)
+    """Write the parts of each split, whose files are verified by their SHA-256."""
+    source, downloaded = sources.load(stage.source), stage.made_from
+    entries = {file.path: file for file in manifest.load(downloaded).files}
     parts: list[File] = []
     labels: dict[str, Counter[int]] = {}
-    with _local_copy(stage) as folder:
+    with files.workspace(stage.scratch) as folder:
+        for file in source.files:
+            manifest.fetch_file(downloaded, entries[file.stored], folder / file.name)
         for split in source.read(folder):
             parts += write_split(source, stage.target, split)
             labels[split.name] = Counter(split.labels.tolist())
@@ -49,8 +50,8 @@ def make(piece: Piece, stage: Ingest, *, classes: tuple[str, ...]) -> Written:
 
 def finish(stage: Ingest, done: Sequence[Written]) -> tuple[list[File], Provenance]:
     """Return the source and notice of the files from their manifest; write nothing more."""
-    sources = manifest.load(_files(stage)).statistics_of(FILES).sources
-    return [], Provenance(sources=sources, notice=_source(stage).notice)
+    published = manifest.load(stage.made_from).statistics_of(FILES).sources
+    return [], Provenance(sources=published, notice=sources.load(stage.source).notice)
 
 
 def write_split(source: Source, uri: DatasetURI, split: Split) -> list[File]:
@@ -81,22 +82,3 @@ def _check(source: Source, split: Split) -> None:
     if split.labels.dtype.kind not in "iu" or split.labels.shape != (len(split.images),):
         actual = f"{split.labels.dtype} {split.labels.shape}"
         raise ValueError(f"{source.name} {split.name}: labels must be int64 ({len(split.images)},), got {actual}")
-
-
-def _source(stage: Ingest) -> Source:
-    return sources.load(stage.source)
-
-
-def _files(stage: Ingest) -> FilesURI:
-    assert stage.files, "the user's own files have a listing"
-    return stage.files
-
-
-@contextlib.contextmanager
-def _local_copy(stage: Ingest) -> Iterator[Path]:
-    """Yield a local folder with the files under their own names, each verified by its SHA-256."""
-    entries = {file.path: file for file in manifest.load(_files(stage)).files}
-    with files.workspace(stage.scratch) as folder:
-        for file in _source(stage).files:
-            manifest.fetch_file(_files(stage), entries[file.stored], folder / file.name)
-        yield folder

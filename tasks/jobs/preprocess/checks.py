@@ -35,21 +35,19 @@ def check_rows(uri: DatasetURI, raw: Manifest, *, num_classes: int, data: LocalD
     Columns: source, row (number in its split), id, label, digest (of the image) and reason (empty if usable).
     """
     for split in SPLITS:
-        if not any(file.rows for file in raw.split(split)):
+        if not raw.num_rows(split):
             raise ValueError(f"the raw dataset has no rows in split {split!r}")
-    frames: dict[str, list[pd.DataFrame]] = {split: [] for split in SPLITS}
-    done, total = 0, sum(file.rows or 0 for split in SPLITS for file in raw.split(split))
-    for number, split in enumerate(SPLITS):
+    frames, done, total = list[pd.DataFrame](), 0, raw.num_rows(*SPLITS)
+    for split in sorted(SPLITS):
         rows = data.read_parts(uri, raw.split(split)).map_batches(
             _checked, batch_format="pyarrow", fn_kwargs={"num_classes": num_classes}
         )
         for table in rows.iter_batches(batch_format="pyarrow", batch_size=None, prefetch_batches=0):
-            source = pd.Categorical.from_codes(np.full(len(table), number), categories=pd.Index(SPLITS))
-            frames[split].append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=source))
+            source = pd.Categorical([split] * len(table), categories=pd.Index(SPLITS))
+            frames.append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=source))
             done += len(table)
             events.progress("rows checked", done, total, fraction=done / total / 2)
-    # Sorted by source and row without a sort: the rows of a split arrive in order.
-    return pd.concat([frame for split in sorted(SPLITS) for frame in frames[split]], ignore_index=True)
+    return pd.concat(frames, ignore_index=True)  # sorted by source and row: the rows of a split arrive in order
 
 
 def _checked(table: pa.Table, *, num_classes: int) -> pa.Table:
@@ -110,11 +108,17 @@ def _with_files(quarantined: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> pd
     sources = row_tables.table(uri, raw)
     if sources is None or not len(quarantined):
         return quarantined
-    named = []
-    for split, rows in quarantined.groupby("source"):
-        origins = row_tables.find(sources, str(split), rows["row"])
-        named.append(rows.assign(path=origins["path"].to_numpy(), problem=origins["problem"].to_numpy()))
-    return pd.concat(named)
+    origins = _origins(quarantined, sources)
+    return quarantined.assign(path=origins["path"].to_numpy(), problem=origins["problem"].to_numpy())
+
+
+def _origins(rows: pd.DataFrame, sources: pd.DataFrame) -> pd.DataFrame:
+    """Return the entry of `sources` for each of one or more `rows`."""
+    origins = [
+        row_tables.find(sources, str(split), in_split["row"]).set_index(in_split.index)
+        for split, in_split in rows.groupby("source", observed=True)
+    ]
+    return pd.concat(origins).loc[rows.index]
 
 
 def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
@@ -169,11 +173,8 @@ def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest)
 
 def places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:
     """Name the file of each row, with the id if the file has several; without a table of `sources`, split and id."""
-    if sources is None:
+    if sources is None or not len(rows):
         return [f"{split} id {id_}" for split, id_ in zip(rows["source"], rows["id"], strict=True)]
-    names: dict[object, str] = {}
-    for split, some in rows.groupby("source", observed=True):
-        origins = row_tables.find(sources, str(split), some["row"])
-        files = zip(some.index, origins["path"], origins["rows"], some["id"], strict=True)
-        names |= {place: path if count == 1 else f"{path} id {id_}" for place, path, count, id_ in files}
-    return [names[place] for place in rows.index]
+    files = _origins(rows, sources)
+    named = zip(files["path"], files["rows"], rows["id"], strict=True)
+    return [path if count == 1 else f"{path} id {id_}" for path, count, id_ in named]

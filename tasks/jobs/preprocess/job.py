@@ -82,7 +82,7 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         entries.append(tables.write_part(stage.target, table, split="quarantine", index=0))
     in_fold = placed.loc[placed["split"] == "test", "source"]
-    mean, std = _mean_and_std(parts, placed, shape)
+    mean, std = _mean_and_std(parts, shape)
     prepared = commits.commit(
         stage.target,
         kind="prepared",
@@ -272,13 +272,11 @@ def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return sums, squares
 
 
-def _mean_and_std(
-    parts: Sequence[Part], placed: pd.DataFrame, shape: tuple[int, int, int]
-) -> Iterator[tuple[float, ...]]:
+def _mean_and_std(parts: Sequence[Part], shape: tuple[int, int, int]) -> Iterator[tuple[float, ...]]:
     """Return mean and deviation of each channel of the training rows; raise `ValueError` if a channel is constant."""
     height, width, _ = shape
     train = [part for part in parts if part.file.split == "train"]
-    pixels = int((placed["split"] == "train").sum()) * height * width
+    pixels = sum(part.file.rows or 0 for part in train) * height * width
     sums = np.sum([part.sums for part in train], axis=0, dtype=np.uint64)
     squares = np.sum([part.sums_of_squares for part in train], axis=0, dtype=np.uint64)
     mean = sums / pixels

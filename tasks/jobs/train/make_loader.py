@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -24,8 +25,6 @@ from tasks.learning.transforms import Transform
 
 Shape = tuple[int, int, int]
 """Height, width and channels of an image."""
-Slices = Callable[[str], Sequence[Slice]]
-"""Function from a split's name to this rank's rows of it."""
 Block = tuple[np.ndarray, np.ndarray]
 """Images (uint8, BHWC) and labels (int64, (B,)), both read-only."""
 WINDOW_ROWS = 32_768
@@ -65,30 +64,32 @@ class RankContext:
 def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, context: RankContext) -> Loader:
     """Make the loader of one rank, with its batches on its device, for the dataset at `uri` described by `prepared`."""
     shape, rank, world_size = images.shape_of(prepared.columns["metadata"]), context.rank, context.world_size
-
-    def slices(split: str) -> list[Slice]:
-        batch_size = recipe.training.batch_size if split == "train" else None
-        return dataset_parts.shard(prepared.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
+    seed, splits = recipe.training.seed, {split: prepared.split(split) for split in ("train", "validation")}
 
     def held(some: Sequence[Slice]) -> Batch:
         blocks = _blocks(dataset_parts.read_ahead(uri, some), shape, context.beat)
         return tensors(blocks, num_rows=sum(map(len, some)), shape=shape)
 
-    if context.loader == "resident":
-        train, validation = (held(slices(split)) for split in ("train", "validation"))
-        return ResidentLoader(train, validation, seed=recipe.training.seed, rank=rank, device=context.device)
     if context.loader == "dataloader":
-        train, validation = (
-            held(dataset_parts.whole_files(prepared.split(split))) for split in ("train", "validation")
+        return MapStyleLoader(
+            *(held(dataset_parts.whole_files(listed)) for listed in splits.values()),
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            prepare=context.prepare,
+            pin_memory=context.device.type == "cuda",
         )
-        how = {"seed": recipe.training.seed, "rank": rank, "world_size": world_size}
-        is_gpu = context.device.type == "cuda"
-        return MapStyleLoader(train, validation, prepare=context.prepare, pin_memory=is_gpu, **how)
+    train, validation = (
+        dataset_parts.shard(splits[split], rank=rank, world_size=world_size, batch_size=batch_size)
+        for split, batch_size in (("train", recipe.training.batch_size), ("validation", None))
+    )
+    if context.loader == "resident":
+        return ResidentLoader(held(train), held(validation), seed=seed, rank=rank, device=context.device)
     transform = Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else None
     read = context.windows or partial(read_windows, uri=uri, transform=transform)
     windows = partial(read, shape=shape, device=context.device)
     window_rows = min(WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
-    return StreamingLoader(windows, slices, window_rows=window_rows, seed=recipe.training.seed, rank=rank)
+    return StreamingLoader(windows, train, validation, window_rows=window_rows, seed=seed, rank=rank)
 
 
 class StreamingLoader:
@@ -99,10 +100,19 @@ class StreamingLoader:
     different ones in every epoch.
     """
 
-    def __init__(self, windows: Windows, slices: Slices, *, window_rows: int, seed: int, rank: int) -> None:
-        self.windows, self.slices, self.window_rows = windows, slices, window_rows
+    def __init__(
+        self,
+        windows: Windows,
+        train: Sequence[Slice],
+        validation: Sequence[Slice],
+        *,
+        window_rows: int,
+        seed: int,
+        rank: int,
+    ) -> None:
+        self.windows, self.train, self.validation, self.window_rows = windows, train, validation, window_rows
         self.seed, self.rank = seed, rank
-        self.num_rows = sum(map(len, slices("train")))
+        self.num_rows = sum(map(len, train))
 
     def num_train_rows(self) -> int:
         return self.num_rows
@@ -113,7 +123,7 @@ class StreamingLoader:
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
         size = max(1, self.window_rows // batch_size) * batch_size
-        for pixels, labels in self.windows("validation", self.slices("validation"), size=size):
+        for pixels, labels in self.windows("validation", self.validation, size=size):
             yield from zip(pixels.split(batch_size), labels.split(batch_size), strict=True)
 
     def _chosen(self, epoch: int, batch_size: int, left_out: int) -> Iterator[tuple[Batch, Tensor]]:
@@ -127,8 +137,9 @@ class StreamingLoader:
         )
         carried = int(torch.randint(self.num_rows, (), generator=other))
         size = max(self.window_rows // batch_size, WINDOW_BATCHES) * batch_size
-        seed = mixed_seed(self.seed, epoch, self.rank, 4) if self.num_rows > size else None
-        slices = dataset_parts.shuffled(self.slices("train"), seed)
+        slices = self.train
+        if self.num_rows > size:
+            slices = random.Random(mixed_seed(self.seed, epoch, self.rank, 4)).sample(slices, len(slices))
         for window in self.windows("train", slices, size=size, epoch=epoch):
             order = torch.randperm(len(window[1]), generator=generator)
             skipped, carried = divmod(carried + left_out * len(order), self.num_rows)

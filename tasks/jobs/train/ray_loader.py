@@ -10,7 +10,7 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, datasource
+from tasks.jobs import dataset_parts, ray_data
 from tasks.jobs.dataset_parts import Slice
 from tasks.jobs.train.make_loader import tensors
 from tasks.learning import images
@@ -26,11 +26,11 @@ _OBJECT_STORE_SHARE = 0.5
 
 def datasets(uri: DatasetURI, prepared: Manifest, recipe: Recipe) -> dict[str, Dataset]:
     """Return `datasets=` of the trainer: training and validation rows, images that are files decoded and augmented."""
-    rows = {split: datasource.dataset(uri, prepared.split(split)) for split in ("train", "validation")}
+    read_parts = ray_data.RayData().read_parts
+    rows = {split: read_parts(uri, prepared.split(split)) for split in ("train", "validation")}
     if not dataset_parts.is_encoded(prepared):
         return rows
-    transform = Transform(recipe, images.shape_of(prepared.columns["metadata"]))
-    keywords = {"transform": transform}
+    keywords = {"transform": Transform(recipe, images.shape_of(prepared.columns["metadata"]))}
     return {
         split: dataset.map_batches(_transformed, batch_format="pyarrow", fn_kwargs=keywords)
         for split, dataset in rows.items()
@@ -38,7 +38,7 @@ def datasets(uri: DatasetURI, prepared: Manifest, recipe: Recipe) -> dict[str, D
 
 
 def _transformed(table: pa.Table, *, transform: Transform) -> pa.Table:
-    epoch = table[datasource.EPOCH][0].as_py() if datasource.EPOCH in table.column_names else None
+    epoch = table[ray_data.EPOCH][0].as_py() if ray_data.EPOCH in table.column_names else None
     return transform(table, epoch=epoch).replace_schema_metadata(None)
 
 
@@ -61,8 +61,8 @@ def windows(
     """
     shard = get_shard(split)
     context = shard.get_context()
-    context.set_config(datasource.SLICES, slices)
-    context.set_config(datasource.EPOCH, epoch)
+    context.set_config(ray_data.SLICES, slices)
+    context.set_config(ray_data.EPOCH, epoch)
     options = context.execution_options
     options.preserve_order = True
     # Readers of different ranks do not know of each other; each would claim the whole object store.
