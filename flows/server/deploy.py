@@ -24,7 +24,7 @@ from storage.manifest import JSON
 from storage.process import LOOPBACK
 from storage.uri import parse_root
 from tasks.images.option import default_recipe
-from tasks.learning.field_errors import first_problem
+from tasks.learning.variants import first_problem
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 FILE, OWN_FILE = "prefect.yaml", "deployments.yaml"

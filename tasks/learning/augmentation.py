@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from tasks.learning.augment_settings import FileAugment, PixelAugment
+from tasks.learning.variants import FileAugment, PixelAugment
 
 _DRAWN_AT_ONCE = 2**20
 """Most random numbers that are drawn, and copied to the device, at once."""

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from tasks.learning import user_code
-from tasks.learning.recipe import SGD, AdamW, Own
+from tasks.learning.variants import SGD, AdamW, Own
 
 
 def make_optimizer(

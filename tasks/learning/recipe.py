@@ -9,13 +9,9 @@ from pydantic import AfterValidator, Field, TypeAdapter
 
 from storage.manifest import JSON
 from storage.uri import check_name
-from tasks.learning import models, sources, user_code
-from tasks.learning.augment_settings import FileAugment, PixelAugment
-from tasks.learning.field_errors import first_problem, group
-from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights, start_to_text
+from tasks.learning import models, sources, user_code, variants
+from tasks.learning.variants import Fraction, Share, group
 
-_Fraction = Annotated[float, Field(gt=0, lt=1)]
-_Share = Annotated[float, Field(ge=0, le=1)]
 MAX_MEGAPIXELS = 64
 """Megapixels of the largest user images that are read, unless a recipe says otherwise."""
 _SMALLEST = 4
@@ -35,7 +31,7 @@ class Data:
     """User images: 1 converts all of them to gray, 3 to RGB."""
     store: Literal["pixels", "files"] = "pixels"
     """User images: stored as pixels of `image_size`, or as unchanged files that are decoded in every epoch."""
-    test_fraction: _Fraction = 0.2
+    test_fraction: Fraction = 0.2
     """User images in class folders without splits: share that becomes test rows."""
     max_megapixels: int = Field(default=MAX_MEGAPIXELS, ge=1, le=178)
     """User images: those with more million pixels are left out as unreadable."""
@@ -56,53 +52,12 @@ class Split:
 
     split_seed: _Seed = 0
     """Seed of the choice of validation rows and of the order in which rows are stored."""
-    validation_fraction: _Fraction = 0.1
+    validation_fraction: Fraction = 0.1
     """Probability with which a training row becomes a validation row, used to choose the best epoch."""
-    max_quarantined: _Share = 0.01
+    max_quarantined: Share = 0.01
     """Largest share of raw rows that preprocessing may leave out as unusable; above it, preprocessing fails."""
     group: Literal["none", "near-duplicates"] = "none"
     """User images: near-duplicates keeps images that are almost the same, such as bursts, in one split."""
-
-
-@group
-class _OneCycle:
-    """Optimizer with a cosine schedule: from 1/25 of the peak up to it, then down to almost 0."""
-
-    learning_rate: float = Field(default=2e-3, gt=0)
-    """Peak of the schedule."""
-    weight_decay: float = Field(default=1e-2, ge=0)
-    """Decay of the weights: decoupled, times the learning rate (AdamW), or added to the gradient (SGD)."""
-    warmup_fraction: _Fraction = 0.25
-    """Share of all steps during which the learning rate rises to its peak."""
-
-
-@group
-class AdamW(_OneCycle):
-    """AdamW."""
-
-    kind: Literal["adamw"] = "adamw"
-
-
-@group
-class SGD(_OneCycle):
-    """SGD with Nesterov's momentum."""
-
-    kind: Literal["sgd"] = "sgd"
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last update in the next one, with optimizer=sgd."""
-
-
-@group
-class Own:
-    """The user's optimizer: `factory(model, total_steps=...)` returns the optimizer and its learning-rate schedule."""
-
-    kind: Literal["own"] = "own"
-    factory: str
-    """`own(function)`."""
-
-    def __post_init__(self) -> None:
-        if not user_code.is_reference(self.factory) or not callable(user_code.resolve(self.factory)):
-            raise ValueError(f"factory must be own(function), got {self.factory!r}")
 
 
 @group
@@ -116,13 +71,13 @@ class Training:
     rows."""
     micro_batches: int = Field(default=1, ge=1)
     """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
-    start: Annotated[Random | Pretrained | Weights | Champion, Field(discriminator="kind")] = Random()
+    start: variants.Start = variants.Random()
     """Initial weights: random, pretrained, champion, champion:NAME, or a file that ends in .safetensors."""
     freeze_epochs: int = Field(default=0, ge=0)
     """First epochs that train only the model's head; its backbone keeps the weights that it started from."""
     backbone_lr_scale: float = Field(default=1.0, gt=0)
     """Learning rate of the backbone, as a multiple of that of the head."""
-    optimizer: Annotated[AdamW | SGD | Own, Field(discriminator="kind")] = AdamW()
+    optimizer: variants.Optimizer = variants.AdamW()
     """AdamW, or SGD with Nesterov's momentum."""
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
     """Share of each target spread evenly over all classes, in training only."""
@@ -130,7 +85,7 @@ class Training:
     """Weight of a row in the losses: 1 (none), or balanced: rows / (classes * rows of its class), so that every class
     counts alike, in training and in the choice of the best epoch; auto: balanced if a class has 3 times the training
     rows of another."""
-    augment: Annotated[PixelAugment | FileAugment, Field(discriminator="kind")] = PixelAugment()
+    augment: variants.Augment = variants.PixelAugment()
     """Random changes of images, in training only; of the kind of `data.store`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto selects bf16 if the hardware supports it."""
@@ -164,11 +119,11 @@ class Gate:
     metric: Literal["auto", "accuracy", "balanced_accuracy", "macro_f1"] = "auto"
     """What is compared on the test rows: accuracy; or mean recall or mean F1 of all classes, rare ones included; auto:
     balanced_accuracy for a model that was trained with balanced class weights, else accuracy."""
-    minimum: _Share = 0.9
+    minimum: Share = 0.9
     """A model whose metric is lower is never promoted."""
-    tolerance: _Share = 0.0
+    tolerance: Share = 0.0
     """How far below the metric of the champion a challenger's may be; several promotions may add up."""
-    max_p_value: _Share | None = None
+    max_p_value: Share | None = None
     """Largest p-value of the exact test at which a challenger that is better than the champion is promoted; 0: no test.
     Unset: no test for the champion's recipe on other data with no fewer rows, else 0.05. Ignored with `tolerance`."""
     classes_may_go: bool = False
@@ -256,20 +211,7 @@ def from_dict(values: JSON) -> Recipe:
     try:
         return _RECIPE.validate_json(json.dumps(values))  # in JSON strict groups are made from objects
     except pydantic.ValidationError as error:
-        raise ValueError(first_problem(error)) from None
+        raise ValueError(variants.first_problem(error)) from None
 
 
 _RECIPE = TypeAdapter(Recipe)
-
-
-def flat(values: JSON) -> JSON:
-    """Return `values` without groups; a variant is the value of its field, such as `optimizer: sgd`."""
-    fields: JSON = {}
-    for name, value in values.items():
-        if name == "start" or not isinstance(value, dict):
-            fields[name] = start_to_text(value) if isinstance(value, dict) else value
-            continue
-        if "kind" in value:
-            fields[name] = value["kind"]
-        fields |= flat({field: inner for field, inner in value.items() if field != "kind"})
-    return fields

@@ -9,26 +9,26 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticUndefined
 
 from storage.manifest import JSON
 from tasks.learning import models, user_code
-from tasks.learning.initial_weights import start_from_text
-from tasks.learning.recipe import Recipe, flat, from_dict
+from tasks.learning.recipe import Recipe, from_dict
+from tasks.learning.variants import start_from_text, start_to_text
 
 _SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
 """Fields by names that are usual elsewhere."""
 _NOT_SETTINGS = ("name", "origin", "kind", "factory")
 _ALSO_CHOOSES = {"store": ("training", "augment")}
 """Fields with variants that another field chooses."""
-_BOOLEANS = {"true": True, "on": True, "false": False, "off": False}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Setting:
     groups: tuple[str, ...]
     """Place of the field in a recipe."""
-    type: object
+    annotation: Any
     default: object
     """Value of a new recipe; none if each has to give one."""
     meaning: str
@@ -68,8 +68,8 @@ def _change(values: JSON, name: str, value: object) -> None:
         _group(values, setting.groups)[name] = start_from_text(str(value))
         return
     if isinstance(value, str):
-        value = _convert(value, name, setting.type)
-    kinds = typing.get_args(setting.type)
+        value = _convert(value, name, setting.annotation)
+    kinds = list(map(str, _choices(setting.annotation)))
     if setting.chooses == (*setting.groups, name) and value not in kinds:
         raise ValueError(f"{name} must be one of {', '.join(kinds)}, got {value!r}")
     if setting.chooses:
@@ -101,12 +101,25 @@ def names() -> list[str]:
     return list(_settings())
 
 
+def flat(values: JSON) -> JSON:
+    """Return `values` without groups; a variant is the value of its field, such as `optimizer: sgd`."""
+    fields: JSON = {}
+    for name, value in values.items():
+        if name == "start" or not isinstance(value, dict):
+            fields[name] = start_to_text(value) if isinstance(value, dict) else value
+            continue
+        if "kind" in value:
+            fields[name] = value["kind"]
+        fields |= flat({field: inner for field, inner in value.items() if field != "kind"})
+    return fields
+
+
 def described(recipe: Recipe) -> Iterator[str]:
     """Yield lines on each field of `recipe`: its value, as `--set` takes it, its choices and default; its meaning."""
     values = flat(recipe.to_dict())
     for name, setting in _settings().items():
         usual = "each recipe has its own" if setting.default is None else f"default: {setting.default}"
-        choices = "|".join(str(choice) for choice in typing.get_args(setting.type))
+        choices = "|".join(map(str, _choices(setting.annotation)))
         value = setting.default if values.get(name) is None else values[name]
         yield f"{name}={value}  ({'; '.join(filter(None, [choices, usual]))})"
         yield f"    {' '.join(setting.meaning.split())}"
@@ -153,13 +166,9 @@ def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ())
             yield name, _Setting(groups, str, "random", meaning)
             continue
         if not kinds and name not in _NOT_SETTINGS:
-            default = (
-                None if field.default is PydanticUndefined else "unset" if field.default is None else field.default
-            )
-            type_ = field.annotation
-            while (origin := typing.get_origin(type_)) and origin is not Literal:  # such as float | None
-                type_ = typing.get_args(type_)[0]
-            yield name, _Setting(groups, type_, default, meaning, variants, _ALSO_CHOOSES.get(name, ()))
+            default = "unset" if field.default is None else field.default
+            default = None if default is PydanticUndefined else default
+            yield name, _Setting(groups, field.annotation, default, meaning, variants, _ALSO_CHOOSES.get(name, ()))
         elif tags and place not in _ALSO_CHOOSES.values():
             type_ = Literal[*(tag for tag in tags if tag != "own")]  # type: ignore[valid-type]
             yield name, _Setting(groups, type_, field.default.kind, meaning, chooses=place)
@@ -167,15 +176,17 @@ def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ())
             yield from _fields(kind, place, (kind.kind,) if tags else ())
 
 
-def _convert(text: str, name: str, kind: object) -> object:
-    """Return `text` as the type `kind`; text that does not fit is left to the recipe, which refuses it."""
-    if kind is bool:
-        return _BOOLEANS.get(text.lower(), text)
-    if typing.get_origin(kind) is Literal:
-        spelled = {str(choice).replace("_", "-"): choice for choice in typing.get_args(kind)}
+def _convert(text: str, name: str, annotation: Any) -> object:
+    """Return `text` as the type of its field; text that does not fit is left to the recipe, which refuses it."""
+    if choices := _choices(annotation):
+        spelled = {str(choice).replace("_", "-"): choice for choice in choices}
         return spelled.get(text.replace("_", "-"), text)
     if name == "source" and not user_code.is_reference(text):
         return text.replace("_", "-")
-    with contextlib.suppress(ValueError):
-        return kind(text) if callable(kind) else text
+    with contextlib.suppress(ValidationError):
+        return TypeAdapter(annotation).validate_strings(text)
     return text
+
+
+def _choices(annotation: object) -> tuple[object, ...]:
+    return typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()

@@ -8,8 +8,8 @@ import pyarrow as pa
 from PIL import Image
 
 from tasks.learning import decode, images
-from tasks.learning.augment_settings import FileAugment
 from tasks.learning.recipe import Recipe
+from tasks.learning.variants import FileAugment
 
 _RATIOS = (3 / 4, 4 / 3)
 """Smallest and largest width divided by height of a crop, as in torchvision's `RandomResizedCrop`."""

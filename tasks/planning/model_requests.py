@@ -12,7 +12,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.images import user_images
 from tasks.images.option import ingest_stage
 from tasks.learning import images, sources, user_code
-from tasks.learning.recipe import Data, flat
+from tasks.learning.recipes import Data, flat
 from tasks.planning import model_check
 from tasks.planning.make_plan import check_root, check_workers
 from tasks.planning.plan import uses

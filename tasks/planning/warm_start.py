@@ -8,9 +8,9 @@ from storage import access, files, manifest, registry, s3
 from storage.kinds import CHECKPOINT
 from storage.uri import CheckpointURI, Root, parse_root
 from tasks.learning import models
-from tasks.learning.initial_weights import Champion, start_to_text
 from tasks.learning.recipes import Recipe, flat
 from tasks.learning.sources import Download, SourceFile
+from tasks.learning.variants import Champion, start_to_text
 from tasks.stages import Train
 
 

@@ -11,8 +11,8 @@ from storage import files, kinds, manifest, tables
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI
 from tasks.learning import images, recipes
-from tasks.learning.field_errors import group
 from tasks.learning.recipes import Training
+from tasks.learning.variants import group
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.resources import machine

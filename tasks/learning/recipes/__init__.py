@@ -11,10 +11,9 @@ from pathlib import Path
 
 from storage.manifest import JSON
 from tasks.learning import models, settings, user_code
-from tasks.learning.augment_settings import FileAugment, PixelAugment
-from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
-from tasks.learning.recipe import SGD, AdamW, Data, Gate, Own, Recipe, Resources, Split, Training, flat, from_dict
-from tasks.learning.settings import described, field_meant, names, override
+from tasks.learning.recipe import Data, Gate, Recipe, Resources, Split, Training, from_dict
+from tasks.learning.settings import described, field_meant, flat, names, override
+from tasks.learning.variants import SGD, AdamW, Champion, FileAugment, Own, PixelAugment, Pretrained, Random, Weights
 
 __all__ = ["Data", "Gate", "Recipe", "Resources", "Split", "Training"]
 __all__ += ["SGD", "AdamW", "Champion", "FileAugment", "Own", "PixelAugment", "Pretrained", "Random", "Weights"]
