@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from tasks.learning.variants import FileAugment, PixelAugment
+from tasks.learning.variants import Augment
 
 _DRAWN_AT_ONCE = 2**20
 """Most random numbers that are drawn, and copied to the device, at once."""
@@ -17,21 +17,13 @@ _DRAWN_AT_ONCE = 2**20
 def drawn(
     steps: int, batch_size: int, *, max_shift: int, mirrors: bool, generator: torch.Generator, device: torch.device
 ) -> Iterator[Tensor]:
-    """Yield the random numbers of each step, on `device`; they are the same on every device, however many at once.
+    """Yield the random numbers of each of `steps` steps, on `device`; they are the same on every device.
 
-    The numbers of many steps are drawn together: on a GPU this takes one asynchronous copy instead of two copies per
-    step, for which the host would wait.
-
-    Args:
-        steps: Number of steps of the epoch.
-        batch_size: Rows of each.
-        max_shift: As for `shifted`; with 0 no shifts are drawn.
-        mirrors: Whether to draw which images `flipped` mirrors.
-        generator: Generator on the CPU.
-        device: Device of the images.
+    The numbers of many steps are drawn together: on a GPU, the host would wait for a copy in every step.
 
     Yields:
-        int64, (numbers per row, batch_size): those for `shifted`, two, then the one for `flipped`.
+        int64, (numbers per row, batch_size): two for `shifted`, unless `max_shift` is 0, then one for `flipped`, if any
+        `mirrors`. They come from `generator`, on the CPU.
     """
     numbers_per_row = 2 * bool(max_shift) + mirrors
     at_once = max(1, _DRAWN_AT_ONCE // (batch_size * max(1, numbers_per_row)))
@@ -47,12 +39,9 @@ def drawn(
 
 
 def shifted(images_BHWC: Tensor, offsets_2B: Tensor, *, max_shift: int) -> Tensor:
-    """Shift each image by its own number of whole pixels, up to `max_shift` each way; fill with black.
+    """Shift each image (uint8) by its own number of whole pixels, up to `max_shift` each way; fill with black.
 
-    Args:
-        images_BHWC: uint8.
-        offsets_2B: int64, from 0 to 2 * max_shift: offset down and right, plus `max_shift`.
-        max_shift: Largest shift in pixels; 0: the images stay as they are.
+    The offsets (int64) go from 0 to 2 * max_shift: down and right, plus `max_shift`.
     """
     if max_shift == 0:
         return images_BHWC
@@ -75,7 +64,7 @@ class RandomTransforms:
     They draw from torch's global generator, which the caller seeds.
     """
 
-    def __init__(self, settings: PixelAugment | FileAugment, *, num_classes: int) -> None:
+    def __init__(self, settings: Augment, *, num_classes: int) -> None:
         from torchvision.transforms import v2  # takes seconds
 
         self.policy = v2.TrivialAugmentWide() if settings.policy == "trivial" else None
@@ -85,7 +74,7 @@ class RandomTransforms:
         self.mix = v2.RandomChoice(chosen) if chosen else None
 
     @classmethod
-    def of(cls, settings: PixelAugment | FileAugment, *, num_classes: int) -> Self | None:
+    def of(cls, settings: Augment, *, num_classes: int) -> Self | None:
         """Return the transforms of `settings`; None if there are none, so that torchvision need not be imported."""
         is_any = settings.policy != "none" or settings.erasing or settings.mixup or settings.cutmix
         return cls(settings, num_classes=num_classes) if is_any else None

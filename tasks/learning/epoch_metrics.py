@@ -9,8 +9,6 @@ from storage.statistics import EpochMetrics
 
 IMBALANCE = 3
 """Training rows of the largest class, as a multiple of the smallest one's, from which classes are unbalanced."""
-
-
 TrainingFields = JSON
 """Fields of a recipe's group `training`."""
 
@@ -29,9 +27,8 @@ def best_epoch(history: Sequence[EpochMetrics], training: TrainingFields) -> int
 def is_last(history: Sequence[EpochMetrics], training: TrainingFields) -> bool:
     """Return whether `training` ends with the last epoch of `history`.
 
-    It is stopped at a checkpoint `early_stop` epochs or more after the best epoch; 0: never. Epochs of the head alone,
-    the first `freeze_epochs`, do not count. Only the history decides, so every rank, and a resumed run, stops at the
-    same epoch.
+    It is stopped at a checkpoint `early_stop` epochs or more after the best epoch; 0: never. The first `freeze_epochs`
+    do not count. Only the history decides, so that every rank, and a resumed run, stops at the same epoch.
     """
     epoch = len(history)
     if epoch == training["epochs"] or not (training["early_stop"] and epoch and has_checkpoint(epoch, training)):
@@ -42,8 +39,7 @@ def is_last(history: Sequence[EpochMetrics], training: TrainingFields) -> bool:
 def choose_class_weights(class_weights: str, counts: Sequence[int]) -> list[float] | None:
     """Return the weight of each class for so many training rows of each; None if they count as they are.
 
-    The balanced weight is all rows / (classes with rows * rows of the class); 0 without rows. The mean over all rows
-    is 1.
+    The balanced weight is all rows / (classes with rows * rows of the class), or 0: the mean over all rows is 1.
     """
     present = [count for count in counts if count]
     is_skewed = max(present, default=0) >= IMBALANCE * min(present, default=1)

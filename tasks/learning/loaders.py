@@ -12,10 +12,7 @@ from tasks.learning.loop import Batch, mixed_seed
 
 
 class ResidentLoader:
-    """Loader that keeps its rows on the device and slices a permutation of them: no work per row, no copy per epoch.
-
-    Images are uint8 NHWC, labels int64 (N,).
-    """
+    """Loader that keeps its rows on the device and slices a permutation of them: no work per row, no copy per epoch."""
 
     def __init__(self, train: Batch, validation: Batch, *, seed: int, rank: int, device: torch.device) -> None:
         self.train, self.validation = (  # all rows at once, which would be too much memory to pin
@@ -57,7 +54,7 @@ class MapStyleLoader:
         pin_memory: bool = False,
     ) -> None:
         self.train, self.prepare, self.pin_memory = TensorDataset(*train), prepare, pin_memory
-        # The sampler adds the epoch to its seed: without mixing, seed 1 in epoch 2 would equal seed 2 in epoch 1.
+        # Mixed, since the sampler adds the epoch: seed 1 in epoch 2 would equal seed 2 in epoch 1.
         self.sampler: DistributedSampler[Any] = DistributedSampler(
             self.train, num_replicas=world_size, rank=rank, seed=mixed_seed(seed, 1) // 2, drop_last=True
         )

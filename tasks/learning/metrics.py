@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -63,25 +64,21 @@ def confusion(labels: np.ndarray, predictions: np.ndarray, *, num_classes: int) 
     return np.bincount(labels * num_classes + predictions, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def per_class(counts: np.ndarray, classes: Sequence[str]) -> list[dict[str, str | float]]:
+def per_class(counts: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:
     """Compute precision, recall, F1 and support of every class from the confusion matrix; 0 instead of 0/0."""
-    right = np.diag(counts)
-    precision = right / np.maximum(1, counts.sum(0))
-    recall = right / np.maximum(1, counts.sum(1))
+    right, support = np.diag(counts), counts.sum(1)
+    precision, recall = right / np.maximum(1, counts.sum(0)), right / np.maximum(1, support)
     f1 = 2 * precision * recall / np.where(precision + recall > 0, precision + recall, 1)
-    return [
-        {
-            "class_name": name,
-            "precision": float(precision[i]),
-            "recall": float(recall[i]),
-            "f1": float(f1[i]),
-            "support": int(counts[i].sum()),
-        }
-        for i, name in enumerate(classes)
-    ]
+    return _records(class_name=np.array(classes, object), precision=precision, recall=recall, f1=f1, support=support)
 
 
-def calibration(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, float]]:
+def _records(**columns: np.ndarray) -> list[dict[str, Any]]:
+    """Return a dictionary for each row of the columns, with Python's own numbers."""
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def calibration(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, Any]]:
     """Compute bounds, count, mean confidence and accuracy for each of 15 equal bins of the predicted probability."""
     confidence = confidence.astype(np.float64)
     edges = np.linspace(0, 1, _CALIBRATION_BINS + 1)
@@ -106,30 +103,19 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def coverage(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, float]]:
+def coverage(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, Any]]:
     """Count for each confidence from 0 to 0.99 the rows with at least this probability, and those that are correct."""
     order = np.argsort(confidence)
     right = np.append(np.cumsum(is_right[order][::-1])[::-1], 0)
-    steps = [step / 100 for step in range(100)]
-    first = np.searchsorted(confidence[order], np.array(steps, confidence.dtype))
-    return [
-        {"confidence": step, "rows": int(len(order) - start), "right": int(right[start])}
-        for step, start in zip(steps, first, strict=True)
-    ]
+    steps = np.arange(100) / 100
+    first = np.searchsorted(confidence[order], steps.astype(confidence.dtype))
+    return _records(confidence=steps, rows=len(order) - first, right=right[first])
 
 
 def worst(
     ids: np.ndarray, labels: np.ndarray, predictions: np.ndarray, confidence: np.ndarray, *, count: int
-) -> list[dict[str, float]]:
+) -> list[dict[str, Any]]:
     """Return up to `count` mistakes, those with the highest predicted probability first."""
     mistakes = np.flatnonzero(predictions != labels)
     order = mistakes[np.lexsort((ids[mistakes], -confidence[mistakes]))][:count]
-    return [
-        {
-            "id": int(ids[i]),
-            "label": int(labels[i]),
-            "prediction": int(predictions[i]),
-            "probability": float(confidence[i]),
-        }
-        for i in order
-    ]
+    return _records(id=ids[order], label=labels[order], prediction=predictions[order], probability=confidence[order])

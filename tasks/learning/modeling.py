@@ -1,21 +1,12 @@
 """A classifier of raw images that normalizes them itself: its backbone and the head, which gives the logits."""
 
 import contextlib
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from storage.statistics import ModelSpec
 from tasks.learning import models
-
-
-@runtime_checkable
-class FromImages(Protocol):
-    """Architecture whose first weights depend on training images; any model may have this method."""
-
-    def initialize_from(self, images_BCHW: Tensor) -> None:
-        """Set weights from normalized training images, once, before the first epoch of a random start."""
 
 
 class Classifier(nn.Module):
@@ -58,8 +49,7 @@ class Classifier(nn.Module):
 def resolve_precision(asked: str, device: torch.device, model: nn.Module) -> str:
     """Return `fp32` or `bf16` as `asked`; for `auto`, bf16 if the hardware of `device` has it.
 
-    Depthwise convolutions are slower in bf16 on CPUs: there `auto` is fp32 for a `model` that has any (EfficientNet-B0,
-    96 x 96, batch 32, two cores with AVX-512: 305 ms a step, 448 ms in bf16).
+    Depthwise convolutions are slower in bf16 on CPUs: there `auto` is fp32 for a `model` that has any.
 
     Raises `ValueError` if bf16 is asked for on a GPU that would emulate it, slower than fp32.
     """
@@ -96,8 +86,7 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 def move_model(model: Classifier, *, precision: str, device: torch.device) -> Classifier:
     """Move `model` to `device`, in the memory format that is fastest at `precision`.
 
-    That is channels last in bf16, and in fp32 on a CPU for depthwise convolutions (EfficientNet-B0: 305 ms a step,
-    466 ms contiguous); other models in fp32 were as fast or slower.
+    That is channels last in bf16, and in fp32 on a CPU for depthwise convolutions.
     """
     is_last = precision == "bf16" or (device.type == "cpu" and _has_depthwise(model))
     model.backbone.to(memory_format=torch.channels_last if is_last else torch.contiguous_format)
@@ -150,12 +139,7 @@ def weights_of_backbone(model: nn.Module) -> list[nn.Parameter]:
 
 
 def norms_of_backbone(model: nn.Module) -> list[nn.Module]:
-    """Return the modules of `model` outside of its head that keep running statistics, as batch normalization does.
-
-    torchvision's references train all layers of a classifier with these statistics following each batch, as an
-    unfrozen backbone does here; where they freeze one, in detection, its statistics are frozen too
-    (`FrozenBatchNorm2d`).
-    """
+    """Return the modules of `model` outside of its head that keep running statistics, as batch normalization does."""
     head = head_of(model)
     modules = [module for name, module in model.named_modules() if not f"{name}.".startswith(f"{head}.")]
     return [module for module in modules if getattr(module, "track_running_stats", False)]

@@ -12,7 +12,7 @@ from tasks.learning.metrics import wilson
 if TYPE_CHECKING:
     import pandas as pd
 
-MIN_ROWS = 20
+_MIN_ROWS = 20
 """Fewest rows of a slice."""
 _MOST = 20
 """Most slices of one fact, those with the most rows."""
@@ -24,13 +24,12 @@ _NEGLIGIBLE = 1e-30
 def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> list[Slice]:
     """Compare the rows of each value of each fact with the other rows, class by class.
 
-    The p-value is that of Fisher's exact test, stratified by class: where in each class any row may be the wrong one,
-    how likely are as many wrong rows in the slice as there are, or more? A slice of a hard class is not worse for that.
-    It is corrected for the number of slices by Holm's method (1979): if none is worse, one is called worse in at most
-    5 % of evaluations.
+    The p-value is that of Fisher's exact test, stratified by class, so that a slice of a hard class is not worse for
+    that. It is corrected for the number of slices by Holm's method (1979): if none is worse, one is called worse in at
+    most 5 % of evaluations.
 
     Args:
-        facts: What is known of each row: a column of text for each fact, with None where it is not known.
+        facts: A column of text for each fact, with None where it is not known.
         labels: True class of each row.
         is_right: Whether the prediction of each row is correct.
 
@@ -42,8 +41,7 @@ def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> lis
         counts = values.value_counts().sort_index().sort_values(ascending=False, kind="stable")
         if len(counts) == 1 and counts.iloc[0] == len(values):
             continue
-        shown = counts[counts >= MIN_ROWS].head(_MOST)
-        for value in shown.index:
+        for value in counts[counts >= _MIN_ROWS].head(_MOST).index:
             compared = compare((values == value).to_numpy(bool), labels, is_right)
             slices.append({"fact": fact, "value": value, **compared})
     tested = [entry for entry in slices if entry["p_value"] is not None]
@@ -68,6 +66,7 @@ def describe(entry: Slice) -> str:
 
 
 def compare(is_in: np.ndarray, labels: np.ndarray, is_right: np.ndarray) -> JSON:
+    """Compare the rows of one slice with the others of their classes; the p-value is not corrected yet."""
     num_classes = int(labels.max()) + 1
     rows, wrong, own, own_wrong = (
         np.bincount(labels[some], minlength=num_classes)
@@ -75,14 +74,14 @@ def compare(is_in: np.ndarray, labels: np.ndarray, is_right: np.ndarray) -> JSON
     )
     both = (own > 0) & (own < rows)
     num_rows, right = int(own.sum()), int(own.sum() - own_wrong.sum())
-    compared: JSON = {"rows": num_rows, "right": right, "accuracy": right / num_rows}
-    compared |= {"interval": wilson(right / num_rows, num_rows), "others": None}
-    compared |= {"p_value": None, "p_corrected": None, "is_worse": False}
+    others, p_value = None, None
     if both.any():
         shares = (wrong - own_wrong)[both] / (rows - own)[both]
-        compared["others"] = float(1 - np.average(shares, weights=own[both]))
-        compared["p_value"] = _chance(rows[both], wrong[both], own[both], at_least=int(own_wrong[both].sum()))
-    return compared
+        others = float(1 - np.average(shares, weights=own[both]))
+        p_value = _chance(rows[both], wrong[both], own[both], at_least=int(own_wrong[both].sum()))
+    compared: JSON = {"rows": num_rows, "right": right, "accuracy": right / num_rows}
+    compared |= {"interval": wilson(right / num_rows, num_rows), "others": others}
+    return compared | {"p_value": p_value, "p_corrected": None, "is_worse": False}
 
 
 def _chance(rows: np.ndarray, wrong: np.ndarray, own: np.ndarray, *, at_least: int) -> float:

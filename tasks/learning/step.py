@@ -42,15 +42,9 @@ class Step:
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Accumulate the gradients of a batch piece by piece, add to `totals`, and return the summed loss.
 
-        The sum over all rows of the global batch is divided by their number, not by the sum of their weights, whose
-        mean over all training rows is 1: so pieces and ranks add up to the same gradients as one batch of one rank.
-
-        Args:
-            images: uint8, BHWC.
-            labels: int64, (B,), or mixed: float32, (B, classes).
-
-        Returns:
-            A scalar on the device.
+        Images are uint8, BHWC; labels int64, (B,), or mixed: float32, (B, classes). The sum over all rows of the global
+        batch is divided by their number, not by the sum of their weights, whose mean over all training rows is 1: so
+        pieces and ranks add up to the same gradients as one batch of one rank.
         """
         if self._must_capture:
             _capture(self.forward, images, name=self.recipe.model)
@@ -85,21 +79,18 @@ class Step:
         return (losses * weights).sum()
 
     def _distributed(self) -> DistributedDataParallel:
-        # A resumed process adds up gradients in the same order as an uninterrupted one. DDP rebuilds its buckets after
-        # a process's first backward pass, and with three or more ranks the order of addition depends on a gradient's
-        # place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it looks for unused
-        # parameters, which costs one pass through the graph per step.
+        # A resumed process adds up gradients in the same order as an uninterrupted one. With three or more ranks that
+        # order depends on a gradient's place in its bucket, and DDP rebuilds its buckets after a process's first
+        # backward pass, unless it looks for unused parameters, which costs one pass through the graph per step.
         is_fixed = self.device.type == "cpu" and self.precision == "fp32" and self.world_size > 2
         is_static = self.recipe.training.micro_batches == 1  # every backward pass exchanges gradients
-        # DDP waits for the gradient of every weight, also of those that never get one, unless its graph is static or it
-        # looks for unused weights. On three and more CPUs in bf16 that would change the last bits.
+        # Else DDP waits for gradients of weights that never get one. On three and more CPUs in bf16 that would change
+        # the last bits.
         finds_unused = not is_static and (self.device.type == "cuda" or self.world_size == 2)
-        # Copying gradients into their bucket together spares launches, but it divides by the number of ranks where
-        # copying one by one multiplies by its inverse: with three CPU ranks the last bits would change.
         return DistributedDataParallel(
             self.model,
             gradient_as_bucket_view=True,
-            batched_grad_copy=self.device.type == "cuda",
+            batched_grad_copy=self.device.type == "cuda",  # spares launches; with three CPU ranks other last bits
             forward_sync_buffers=False,  # `Trainer` sends those of rank 0 to all ranks, once per epoch
             find_unused_parameters=is_fixed or finds_unused,
             static_graph=is_static and not is_fixed,

@@ -15,7 +15,7 @@ from storage.statistics import EpochMetrics
 from storage.uri import CheckpointURI, FilesURI
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, Snapshot, WrongResume
 from tasks.learning.loop import Loader, Trainer
-from tasks.learning.modeling import Classifier, FromImages
+from tasks.learning.modeling import Classifier
 from tasks.learning.optimizer import align_state
 from tasks.learning.pretrained import start_from, start_from_file
 
@@ -108,15 +108,14 @@ def load_initial_weights(model: Classifier, *, initial: CheckpointURI | None, we
 
 
 def initialize_from_rows(model: Classifier, loader: Loader) -> None:
-    """Initialise `model` from this rank's first training rows if its architecture asks for them.
+    """Call `initialize_from` of a backbone that has it with this rank's first training rows, normalized (BCHW).
 
     With several ranks, the trainer gives all of them the weights of rank 0; every rank must call this.
     """
-    num_rows = min(_FIRST_ROWS, loader.num_train_rows())
-    if isinstance(model.backbone, FromImages) and num_rows:
+    initialize, num_rows = getattr(model.backbone, "initialize_from", None), min(_FIRST_ROWS, loader.num_train_rows())
+    if initialize and num_rows:
         images, _ = next(iter(loader.train_batches(epoch=1, batch_size=num_rows)))
-        # On the CPU: the same weights on every device.
-        model.backbone.initialize_from(model.normalized(images.cpu()))
+        initialize(model.normalized(images.cpu()))  # on the CPU: the same weights on every device
 
 
 def load_model(uri: CheckpointURI) -> tuple[Classifier, Meta]:
