@@ -4,14 +4,13 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Sequence
-from typing import Literal
 
 from storage import files, manifest, reference, registry
 from storage.decision import Decision
 from storage.kinds import RAW
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
-from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name
+from storage.uri import URI, CheckpointURI, Root, is_name
 
 _DIGEST_DIGITS = 8
 _LONGEST_NAME = 64
@@ -106,15 +105,18 @@ def rollback(root: Root, name: str) -> Decision:
             f"registered model: the previous champion of {name}, {before.champion}, does not exist any more; promote "
             "another with: data-to-model promote URI"
         ) from None
-    return _record_champion(
-        root,
-        name,
-        before.champion,
+    decision = Decision(
         number=history[-1].number + 1,
-        reason=f"rolled back by hand from {reference.of(now.champion, root=root)}",
+        champion=before.champion,
+        weights=registry.weights_of(before.champion),
+        challenger=before.champion,
         evaluation=before.evaluation,
+        promoted=True,
         withdraws=now.champion,
-    )
+        reason=f"rolled back by hand from {reference.of(now.champion, root=root)}",
+    ).made_by(user())
+    registry.append(root, name, decision)
+    return decision
 
 
 def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, reason: str | None = None) -> str:
@@ -135,33 +137,17 @@ def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, r
         (name,) = judged_in
     manifest.verify(checkpoint)
     latest = registry.latest(root, name)
-    recorded = f"promoted by hand: {reason}" if reason else "promoted by hand"
-    _record_champion(root, name, checkpoint, number=latest.number + 1 if latest else 1, reason=recorded)
-    return name
-
-
-def _record_champion(
-    root: Root,
-    name: str,
-    checkpoint: CheckpointURI,
-    *,
-    number: int,
-    reason: str,
-    evaluation: EvaluationURI | Literal[""] = "",
-    withdraws: CheckpointURI | None = None,
-) -> Decision:
     decision = Decision(
-        number=number,
+        number=latest.number + 1 if latest else 1,
         champion=checkpoint,
         weights=registry.weights_of(checkpoint),
         challenger=checkpoint,
-        evaluation=evaluation,
+        evaluation="",
         promoted=True,
-        withdraws=withdraws,
-        reason=reason,
-    ).made_by(user())
-    registry.append(root, name, decision)
-    return decision
+        reason=f"promoted by hand: {reason}" if reason else "promoted by hand",
+    )
+    registry.append(root, name, decision.made_by(user()))
+    return name
 
 
 def default_of_raw(uri: URI, raw: Manifest) -> str:

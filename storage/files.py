@@ -40,19 +40,16 @@ class Entry(NamedTuple):
     """ETag of the content on S3; none on a disk."""
 
 
-def read(uri: URI, *, etag: str | None = None) -> bytes:
-    """Read a whole file, all from one version of it; raises `FileNotFoundError`.
-
-    On S3, `etag` is the required version, as in a listing; none accepts any. Raises `s3.Overwritten` for another.
-    """
+def read(uri: URI) -> bytes:
+    """Read a whole file, all from one version of it; raises `FileNotFoundError`."""
     with _errors_as_not_found(uri):
-        return s3.read(uri, etag=etag) if uri.is_s3 else Path(uri).read_bytes()
+        return s3.read(uri) if uri.is_s3 else Path(uri).read_bytes()
 
 
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
-    """Read a whole file piece by piece as `read` does; on S3, all from one version of it.
+    """Yield a whole file piece by piece; on S3, all from one version: the one with `etag`, as in a listing, if given.
 
-    Raises `FileNotFoundError`, and `s3.Overwritten` also if the file was overwritten during the read.
+    Raises `FileNotFoundError`, and `s3.Overwritten` if the file is or becomes another version.
     """
     if uri.is_s3:
         yield from s3.pieces(uri, etag=etag)
@@ -128,11 +125,7 @@ def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "repla
                 shutil.move(content, temporary)  # a rename if both are on one disk
             failpoint("write", uri)
             _flush(temporary)
-            try:
-                (os.link if mode == "create" else os.replace)(temporary, uri)
-            except FileExistsError:
-                if not os.path.samefile(temporary, uri):  # NFS may lose its reply, and say this when asked again
-                    raise
+            (os.link if mode == "create" else os.replace)(temporary, uri)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
@@ -203,7 +196,7 @@ def remove(uri: URI) -> None:
 
 
 def check_space(uri: URI, *, needed: int) -> None:
-    """Raise `DiskFull` unless `needed` bytes fit below `uri`; S3, which does not report its free space, passes."""
+    """Raise `DiskFull` unless `needed` bytes fit below `uri`; S3 does not report its free space."""
     if not uri.is_s3 and free_bytes(uri) < needed:
         raise _disk_full(uri, needed=needed)
 

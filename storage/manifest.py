@@ -175,10 +175,7 @@ def is_committed(uri: URI) -> bool:
 
 
 def find(uri: URI) -> Manifest | None:
-    """Read the manifest of `uri` and check in one listing that every file exists with its size; none if not committed.
-
-    Raises `Damaged` naming the first file that is missing or has another size.
-    """
+    """Return `verify` of `uri` by sizes alone, in one listing; none if it is not committed."""
     try:
         return verify(uri, deep=False)
     except FileNotFoundError:

@@ -97,7 +97,7 @@ def read(uri: URI, *, etag: str | None = None, **which: Any) -> bytes:
 
 
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
-    """Yield a whole file piece by piece, all from one version of it: the one with `etag` if given."""
+    """Yield a whole file piece by piece, as `storage.files` does."""
     size, _, newest = described(uri)
     for start in range(0, size, PIECE_BYTES):
         yield read(uri, etag=etag or newest, Range=f"bytes={start}-{start + PIECE_BYTES - 1}")

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,9 +21,7 @@ from tasks.stages import Stage
 
 _POLL_S = 0.5
 """Seconds between two attempts to get the machine's lock."""
-_WAITING = "waiting: another run is computing on this machine; `fuser %s` shows its process%s"
-_TELL_EVERY_S = 30.0
-"""Seconds between two lines about the wait."""
+_WAITING = "waiting: another run is computing on this machine; `fuser %s` shows its process"
 _early: ContextVar[LocalRunner | None] = ContextVar("early", default=None)
 """The local Ray that `starting` started, for all sessions inside it."""
 
@@ -85,15 +82,13 @@ class LockingRunner:
 
     def _lock(self) -> None:
         path = Path(tempfile.gettempdir(), f"data-to-model-{os.geteuid()}.lock")
-        lock, started, timeout_s = FileLock(path, thread_local=False), time.monotonic(), 0.0
+        lock = FileLock(path, thread_local=False)
         try:
-            while not lock.is_locked:
-                try:
-                    self._locks.enter_context(lock.acquire(timeout=timeout_s, poll_interval=_POLL_S))
-                except Timeout:
-                    since = f"; {time.monotonic() - started:.0f} s so far" if timeout_s else ""
-                    logger().info(_WAITING, path, since)
-                    timeout_s = _TELL_EVERY_S
+            try:
+                self._locks.enter_context(lock.acquire(blocking=False))
+            except Timeout:
+                logger().info(_WAITING, path)
+                self._locks.enter_context(lock.acquire(poll_interval=_POLL_S))
         except OSError as error:
             logger().warning("runs on this machine do not take turns: %s", error)
         begin_again()
