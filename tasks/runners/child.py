@@ -3,6 +3,7 @@
 Each runs below a supervisor, which is this file as a program: it uses the standard library only.
 """
 
+import codecs
 import contextlib
 import ctypes
 import os
@@ -37,7 +38,7 @@ class Child:
         grace_s: float = 3.0,
     ) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._read = 0
+        self._read, self._decode = 0, codecs.getincrementaldecoder("utf-8")("replace").decode
         arguments = [str(grace_s), remove or "", "--", *command]
         self._process = subprocess.Popen(
             [sys.executable, "-S", __file__, *arguments],
@@ -65,12 +66,10 @@ class Child:
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
 
     def new_output(self) -> str:
-        """Return the output since the last call; only whole lines while the command runs."""
-        ended = not self.running
-        text = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size - self._read, self._read)
-        whole = text if ended else text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return whole.decode(errors="replace")
+        """Return the output since the last call."""
+        output = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size - self._read, self._read)
+        self._read += len(output)
+        return self._decode(output)
 
     def end(self) -> None:
         """End the command and everything it started; wait until that is done."""

@@ -151,11 +151,9 @@ def _answer(task: "ray.ObjectRef") -> list[str]:
     try:
         problems: list[str] = ray.get(task, timeout=0.1)  # it was waited for
         return problems
-    except ray.exceptions.GetTimeoutError:
-        return [f" did not answer within {_NODE_LIMIT_S} s"]
     except Exception as error:
         lines = str(errors.root_cause(error)).strip().splitlines() or [type(error).__name__]
-        return [f" could not run a task: {lines[-1]}"]
+        return [f" could not run a task within {_NODE_LIMIT_S} s: {lines[-1]}"]
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import pickle
+import random
 import signal
 import socket
 import subprocess
@@ -24,7 +26,13 @@ from tests.s3 import Server
 
 Check = Callable[[Root], None]
 CHECKS = pytest.mark.parametrize("check", [access.check_readable, access.check_writable])
+_PIECE = 2**20
 ODD_NAMES = ["with space", "per%20cent", "st*r[a]", "é", "a+b&c", "{name}", "what?#1"]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_verbs, "PIECE_BYTES", _PIECE)
 
 
 class TestContract:
@@ -87,6 +95,18 @@ class TestContract:
             files.remove(folder.child(name))
             assert not files.exists(folder.child(f"{name}/file"))
 
+    @pytest.mark.parametrize("size", [0, 1, _PIECE - 1, _PIECE, 2 * _PIECE + 1])
+    def test_file_of_any_size_comes_back_as_it_was_put_and_takes_the_place_of_what_was_there(
+        self, root: Root, tmp_path: Path, small_pieces: None, size: int
+    ) -> None:
+        content = random.Random(size).randbytes(size)
+        (tmp_path / "source").write_bytes(content)
+        files.put(root.child("folder/file"), b"before")
+        files.put(root.child("folder/file"), tmp_path / "source")
+        assert [entry.path for entry in files.walk(root)] == ["folder/file"]
+        assert b"".join(files.pieces(root.child("folder/file"))) == content
+        assert files.sha256(root.child("folder/file")) == hashlib.sha256(content).hexdigest()
+
     @pytest.mark.usefixtures("integration")
     def test_killed_writer_leaves_only_whole_files(self, root: Root) -> None:
         program = (
@@ -145,6 +165,24 @@ class TestS3:
         files.remove(uri)
         with pytest.raises(FileNotFoundError, match="a file"):
             list(files.pieces(uri, etag=listed.etag))
+
+    def test_file_that_is_overwritten_while_it_is_read_is_refused(self, s3: Server, small_pieces: None) -> None:
+        uri = URI(f"s3://{s3.bucket}/overwritten")
+        files.put(uri, b"first" * _PIECE)
+        reading = files.pieces(uri)
+        next(reading)
+        files.put(uri, b"other" * _PIECE)
+        with pytest.raises(OSError, match="it was overwritten while being read"):
+            next(reading)
+
+    def test_large_local_file_is_sent_in_parts(self, s3: Server, tmp_path: Path) -> None:
+        uri, path, size = URI(f"s3://{s3.bucket}/in-parts"), tmp_path / "zeros", 33 * 2**20
+        with path.open("wb") as file:
+            file.truncate(size)
+        files.put(uri, path)
+        etag = files.entry(uri).etag
+        assert etag and etag.endswith("-3"), "three parts of at most 16 MiB"
+        assert files.entry(uri).size == size
 
     def test_file_system_for_pyarrow_reads_the_configuration_that_all_else_reads(
         self, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

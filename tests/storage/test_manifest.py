@@ -3,6 +3,7 @@
 import datetime
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -27,11 +28,6 @@ def write(uri: URI, content: bytes = b"content") -> File:
 def commit(uri: URI, *listed: File, note: object = None) -> Manifest:
     """Commit `listed`; `note` tells committers apart."""
     return committed.commit(uri, "raw", listed, parameters={"note": note})
-
-
-def damage_file(uri: URI, file: File, content: bytes) -> None:
-    """Put other bytes in the place of a committed file, as no code of ours does."""
-    files.put(uri.child(file.path), content)
 
 
 class TestCommit:
@@ -72,13 +68,23 @@ class TestDamage:
         ("content", "problem"),
         [(b"cOntent", "SHA-256"), (b"cont", "it has 4 bytes instead of 7"), (None, "it is missing")],
     )
-    def test_every_damage_is_noticed_by_name(self, uri: DatasetURI, content: bytes | None, problem: str) -> None:
+    def test_every_damage_is_noticed_by_name(
+        self, uri: DatasetURI, tmp_path: Path, content: bytes | None, problem: str
+    ) -> None:
         file = write(uri)
         commit(uri, file)
-        files.remove(uri.child(file.path)) if content is None else damage_file(uri, file, content)
-        for check in [manifest.verify] if problem == "SHA-256" else [manifest.verify, manifest.find]:
+        manifest.fetch_file(uri, file, tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == manifest.read_file(uri, file) == b"content"
+        # As no code of the project does.
+        files.remove(uri.child(file.path)) if content is None else files.put(uri.child(file.path), content)
+        checks: list[Callable[[], object]] = [
+            lambda: manifest.verify(uri),
+            lambda: manifest.read_file(uri, file),
+            lambda: manifest.fetch_file(uri, file, tmp_path / "other"),
+        ]
+        for check in checks if problem == "SHA-256" else [*checks, lambda: manifest.find(uri)]:
             with pytest.raises(Damaged, match=f"{file.path} is damaged: .*{problem}"):
-                check(uri)
+                check()
 
     @pytest.mark.parametrize(
         ("change", "message"),
