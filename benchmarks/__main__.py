@@ -70,19 +70,17 @@ class Bench:
         self.recipe = recipes.load("mnist-sample-resnet18" if mirror == SAMPLE else "mnist-resnet18")
         if quick:
             self.recipe = recipes.override(self.recipe, {"epochs": 1, "minimum": 0.0})
-        self._count = 0
 
-    def fresh(self, name: str) -> Path:
-        """Return a path that was never used before."""
-        self._count += 1
-        return self.folder / f"{name}-{self._count}"
+    def fresh(self) -> Path:
+        """Return an empty folder."""
+        return Path(tempfile.mkdtemp(dir=self.folder))
 
     @contextlib.contextmanager
     def pipeline(self, storage: Path, *arguments: str, env: dict[str, str] | None = None) -> Iterator[Run]:
         """A run of the command line that is ended, if it has not, with the context."""
         changes = [f"--set=epochs={self.recipe.training.epochs}", f"--set=minimum={self.recipe.gate.minimum}"]
         words = ["--recipe", self.recipe.name, *changes, "--storage", str(storage), "--mirror", self.address, "--json"]
-        run = Run(*words, *arguments, folder=self.fresh("run"), env=env)
+        run = Run(*words, *arguments, folder=self.fresh(), env=env)
         try:
             yield run
         finally:
@@ -93,9 +91,9 @@ class Bench:
     def plain(self) -> tuple[float, float]:
         """Run the hand-written script; return its seconds, and images a second of its training steps."""
         begun, training = time.perf_counter(), self.recipe.training
-        arguments = ["--mirror", self.address.rstrip("/"), "--out", str(self.fresh("plain"))]
-        arguments += ["--epochs", str(training.epochs), "--batch-size", str(training.batch_size)]
-        command = [sys.executable, "-m", "benchmarks.plain", *arguments]
+        command = [sys.executable, "-m", "benchmarks.plain", "--mirror", self.address.rstrip("/")]
+        command += ["--out", str(self.fresh()), "--epochs", str(training.epochs)]
+        command += ["--batch-size", str(training.batch_size)]
         printed = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True).stdout
         rate = median(float(rate) for rate in re.findall(r"images/s (\S+)", printed))
         return time.perf_counter() - begun, rate
@@ -107,7 +105,7 @@ class Bench:
             Its seconds; images a second of its training steps; the share of an epoch that waits for data; and the
             seconds from a second command to its first step. That command has another seed, and only the raw data.
         """
-        storage, begun = self.fresh("whole"), time.perf_counter()
+        storage, begun = self.fresh(), time.perf_counter()
         with self.pipeline(storage) as run:
             uris = run.result()["uris"]
             seconds = time.perf_counter() - begun
@@ -117,7 +115,7 @@ class Bench:
         rate = median(per_epoch / epoch.train_s for epoch in history)
         wait = median(epoch.data_wait_s / epoch.seconds for epoch in history)
         shutil.rmtree(storage / "datasets" / "prepared")
-        events, begun = History(self.fresh("history")), time.time()
+        events, begun = History(self.fresh() / "history"), time.time()
         with self.pipeline(storage, "--set=seed=1", env=injection.environment(events.path)) as run:
             await_that(lambda: events.has(step) or run.process.poll() is not None)
             first_step = float(next(event["s"] for event in events.events() if step(event))) - begun
@@ -151,13 +149,6 @@ def markdown(ratios: Sequence[Ratio]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def machine() -> str:
-    """What has to be known to read the figures."""
-    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) or [platform.processor()]
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("ray", "torch", "prefect"))
-    return f"{os.cpu_count()} x {names[0]}, {versions}, load {os.getloadavg()}"
-
-
 def parser() -> argparse.ArgumentParser:
     """The options."""
     options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, epilog=_EPILOG)
@@ -172,7 +163,9 @@ def main() -> None:
     """Measure and print the table."""
     arguments = parser().parse_args()
     mirror = arguments.mirror or (SAMPLE if arguments.quick else sources.load("mnist").mirrors[0])
-    print(machine(), flush=True)
+    (cpu, *_) = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) or [platform.machine()]
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("ray", "torch", "prefect"))
+    print(f"{os.cpu_count()} x {cpu}, {versions}, load {os.getloadavg()}", flush=True)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         os.environ["PREFECT_HOME"] = str(Path(folder, "prefect"))
         bench = Bench(Path(folder), mirror=mirror, quick=arguments.quick)

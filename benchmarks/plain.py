@@ -8,11 +8,9 @@ Model, precision and threads are those of the recipe; nothing of this project is
 """
 
 import argparse
-import dataclasses
 import gzip
 import time
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
@@ -22,67 +20,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
-CLASSES = 10
-MAX_SHIFT = 2
+CLASSES, MAX_SHIFT = 10, 2
+BF16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
-@dataclasses.dataclass(kw_only=True)
-class Split:
-    """Images (uint8, NHWC) and labels (int64) in memory."""
+def download(mirror: str, prefix: str) -> tuple[Tensor, Tensor]:
+    """The images (uint8, NHWC) and labels (int64) of one split."""
+    images, labels = (
+        gzip.decompress(urlopen(f"{mirror}/{prefix}-{kind}-ubyte.gz").read()) for kind in ("images-idx3", "labels-idx1")
+    )
+    pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28, 1)
+    return torch.from_numpy(pixels.copy()), torch.from_numpy(np.frombuffer(labels, np.uint8, offset=8).astype(np.int64))
 
-    images: Tensor
-    labels: Tensor
+
+def write_images(path: Path, images: Tensor, labels: Tensor) -> None:
+    """Raw bytes of a fixed size, and the labels."""
+    pixels = images.numpy()
+    stored = pa.binary(int(np.prod(pixels.shape[1:])))
+    column = pa.FixedSizeBinaryArray.from_buffers(stored, len(pixels), [None, pa.py_buffer(pixels)])
+    table = pa.table({"image": column, "label": labels.numpy()})
+    pq.write_table(table, path, compression="zstd", use_dictionary=["label"])
 
 
-class Script:
-    """Model, optimizer and the loops."""
-
-    def __init__(self, train: Split, *, batch_size: int, epochs: int) -> None:
-        torch.manual_seed(0)
-        self.train, self.batch_size, self.bf16 = train, batch_size, has_bf16()
-        pixels = train.images.double()
-        self.mean, self.std = float(pixels.mean()), float(pixels.std())
-        self.model = new_model()
-        if self.bf16:
-            self.model.to(memory_format=torch.channels_last)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=1e-2, fused=True)
-        steps = len(train.labels) // batch_size * epochs
-        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, max_lr=2e-3, total_steps=steps, pct_start=0.25
-        )
-
-    def normalized(self, images: Tensor) -> Tensor:
-        """BCHW floats."""
-        return (images.permute(0, 3, 1, 2).float() - self.mean) / self.std
-
-    def train_epoch(self) -> None:
-        """Take every step of an epoch on shuffled rows."""
-        self.model.train()
-        order = torch.randperm(len(self.train.labels))
-        for rows in order[: len(order) // self.batch_size * self.batch_size].split(self.batch_size):
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-                logits = self.model(self.normalized(shifted(self.train.images[rows])))
-            loss = cross_entropy(logits.float(), self.train.labels[rows], label_smoothing=0.05)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            self.scheduler.step()
-
-    @torch.inference_mode()
-    def predict(self, images: Tensor) -> Tensor:
-        """Probabilities, (N, classes)."""
-        self.model.eval()
-        probabilities = []
-        for batch in images.split(512):
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-                logits = self.model(self.normalized(batch))
-            probabilities.append(logits.float().softmax(1))
-        return torch.cat(probabilities)
-
-    def save(self, path: Path) -> None:
-        """Save all that is needed to resume."""
-        states: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler}
-        torch.save({name: part.state_dict() for name, part in states.items()}, path)
+def write_predictions(path: Path, probabilities: Tensor, labels: Tensor) -> None:
+    """One row for each image."""
+    values = probabilities.numpy()
+    columns = {"id": np.arange(len(values)), "label": labels.numpy(), "prediction": values.argmax(1)}
+    columns |= {f"probability_{label}": values[:, label] for label in range(CLASSES)}
+    pq.write_table(pa.table(columns), path, compression="zstd")
 
 
 def new_model() -> nn.Module:
@@ -91,7 +56,7 @@ def new_model() -> nn.Module:
 
     model: nn.Module = resnet18(num_classes=CLASSES)
     model.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
-    return model
+    return model.to(memory_format=torch.channels_last) if BF16 else model
 
 
 def shifted(images: Tensor) -> Tensor:
@@ -103,65 +68,52 @@ def shifted(images: Tensor) -> Tensor:
     return padded[torch.arange(batch)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-def has_bf16() -> bool:
-    """Return whether this CPU supports bf16."""
-    return bool(torch.cpu.get_capabilities().get("avx512_bf16", False))
-
-
-def write_predictions(path: Path, probabilities: Tensor, labels: Tensor) -> None:
-    """One row for each image."""
-    values = probabilities.numpy()
-    columns = {"id": np.arange(len(values)), "label": labels.numpy(), "prediction": values.argmax(1)}
-    columns |= {f"probability_{label}": values[:, label] for label in range(CLASSES)}
-    pq.write_table(pa.table(columns), path, compression="zstd")
-
-
-def download(mirror: str, prefix: str) -> Split:
-    """The images and labels of one split."""
-    images, labels = (
-        gzip.decompress(urlopen(f"{mirror}/{prefix}-{kind}-ubyte.gz").read()) for kind in ("images-idx3", "labels-idx1")
-    )
-    pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28, 1)
-    return Split(
-        images=torch.from_numpy(pixels.copy()),
-        labels=torch.from_numpy(np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)),
-    )
-
-
 def run_all(mirror: str, out: Path, *, epochs: int, batch_size: int) -> None:
     """Everything, once, into `out`."""
-    out.mkdir(parents=True)
-    train, test = download(mirror, "train"), download(mirror, "t10k")
-    for name, split in {"train": train, "test": test}.items():
-        pq.write_table(to_table(split), out / f"{name}.parquet", compression="zstd", use_dictionary=["label"])
-    order = torch.randperm(len(train.labels))
-    cut = len(order) // 10
-    validation = Split(images=train.images[order[:cut]], labels=train.labels[order[:cut]])
-    train = Split(images=train.images[order[cut:]], labels=train.labels[order[cut:]])
-    script = Script(train, batch_size=batch_size, epochs=epochs)
+    out.mkdir(parents=True, exist_ok=True)
+    (images, labels), (test_images, test_labels) = download(mirror, "train"), download(mirror, "t10k")
+    write_images(out / "train.parquet", images, labels)
+    write_images(out / "test.parquet", test_images, test_labels)
+    validation, train = torch.randperm(len(labels)).split([len(labels) // 10, len(labels) - len(labels) // 10])
+    pixels = images[train].double()
+    mean, std = float(pixels.mean()), float(pixels.std())
+    torch.manual_seed(0)
+    model = new_model()
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-2, fused=True)
+    steps = len(train) // batch_size
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps * epochs, pct_start=0.25)
+
+    def logits_of(batch: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=BF16):
+            logits: Tensor = model((batch.permute(0, 3, 1, 2).float() - mean) / std)
+        return logits.float()
+
+    @torch.inference_mode()
+    def predict(images: Tensor) -> Tensor:
+        model.eval()
+        return torch.cat([logits_of(batch).softmax(1) for batch in images.split(512)])
+
     best = float("inf")
     for epoch in range(1, epochs + 1):
         started = time.perf_counter()
-        script.train_epoch()
-        rate = len(train.labels) // batch_size * batch_size / (time.perf_counter() - started)
-        probabilities = script.predict(validation.images)
-        loss = float(-probabilities.gather(1, validation.labels[:, None]).log().mean())
-        print(f"epoch {epoch}: validation loss {loss:.4f}, images/s {rate:.1f}", flush=True)
-        if loss < best:
-            best = loss
-            script.save(out / "best.pt")
-    script.model.load_state_dict(torch.load(out / "best.pt", weights_only=True)["model"])
-    probabilities = script.predict(test.images)
-    write_predictions(out / "predictions.parquet", probabilities, test.labels)
-    print(f"test accuracy {(probabilities.argmax(1) == test.labels).float().mean():.4f}")
-
-
-def to_table(split: Split) -> pa.Table:
-    """Raw bytes of a fixed size."""
-    pixels = split.images.numpy()
-    stored = pa.binary(int(np.prod(pixels.shape[1:])))
-    image = pa.FixedSizeBinaryArray.from_buffers(stored, len(pixels), [None, pa.py_buffer(pixels)])
-    return pa.table({"image": image, "label": split.labels.numpy()})
+        model.train()
+        for rows in train[torch.randperm(len(train))[: steps * batch_size]].split(batch_size):
+            loss = cross_entropy(logits_of(shifted(images[rows])), labels[rows], label_smoothing=0.05)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            scheduler.step()
+        rate = steps * batch_size / (time.perf_counter() - started)
+        error = float(-predict(images[validation]).gather(1, labels[validation][:, None]).log().mean())
+        print(f"epoch {epoch}: validation loss {error:.4f}, images/s {rate:.1f}", flush=True)
+        if error < best:
+            best = error
+            states = [part.state_dict() for part in (model, optimizer, scheduler)]  # all that is needed to resume
+            torch.save(states, out / "best.pt")
+    model.load_state_dict(torch.load(out / "best.pt", weights_only=True)[0])
+    probabilities = predict(test_images)
+    write_predictions(out / "predictions.parquet", probabilities, test_labels)
+    print(f"test accuracy {(probabilities.argmax(1) == test_labels).float().mean():.4f}")
 
 
 def main() -> None:

