@@ -14,10 +14,9 @@ _LACKING = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def check_readable(uri: URI, *, option: str = "--storage") -> None:
-    """Check, without writing, that there is a file below `uri`, or on a disk a folder with content.
+    """Raise `FileNotFoundError` if nothing is below `uri`, `ValueError` naming `option` if it cannot be read.
 
-    Raises `FileNotFoundError` if there is nothing, and `ValueError` naming `option`, the problem and the next step if
-    the storage cannot be read; within 10 s if the server does not answer.
+    It writes nothing, and takes at most 10 s if the server does not answer.
     """
     missing: tuple[type[OSError], ...] = () if uri.is_s3 else (FileNotFoundError,)  # on S3 its bucket is
     with errors_as_value_error(uri, option=option, verb="read"), contextlib.suppress(*missing):
@@ -27,11 +26,9 @@ def check_readable(uri: URI, *, option: str = "--storage") -> None:
 
 
 def check_writable(root: Root) -> float:
-    """Check that files can be created below `root` and that none can be created twice; leaves only the folder itself.
+    """Check that files can be created below `root`, but none twice; return the time by the storage's clock, in s.
 
-    Returns the time by the storage's clock: seconds since 1970.
-
-    Raises `ValueError` naming `--storage`, the problem and the next step; within 10 s if the server does not answer.
+    It leaves only the folder itself. Raises `ValueError`; within 10 s if the server does not answer.
     """
     with errors_as_value_error(root, option="--storage", verb="write to"):
         if root.is_s3:

@@ -23,10 +23,7 @@ def registered_models(root: Root) -> list[str]:
 
 
 def require_champion(root: Root, name: str) -> CheckpointURI:
-    """Return the champion of `name`, or of `usual(root)` if `name` is empty.
-
-    Raises `ValueError` if there is none, or several; the message lists them.
-    """
+    """Return the champion of `name`, or of `usual(root)` if `name` is empty; raises `ValueError` if that is none."""
     model = name or usual(root)
     if model and (champion := registry.champion(root, model)):
         return champion
@@ -75,9 +72,7 @@ def judged(root: Root) -> set[str]:
 def promotion_stack(history: Sequence[Decision]) -> list[Decision]:
     """Return the decisions that made the current champion and each of its predecessors champion, oldest first.
 
-    No two successive decisions have the same champion. A rollback removes the last decision: the predecessor is
-    champion again, with its own predecessors. Every other decision that changes the champion, by the gate or by a user,
-    adds one.
+    A rollback removes the last decision. Every other one that changes the champion, by the gate or by a user, adds one.
     """
     stack: list[Decision] = []
     for decision in history:
@@ -89,10 +84,9 @@ def promotion_stack(history: Sequence[Decision]) -> list[Decision]:
 
 
 def rollback(root: Root, name: str) -> Decision:
-    """Restore the previous champion of `promotion_stack` by one more decision, after verifying its bytes.
+    """Restore the previous champion of `promotion_stack` by one more decision.
 
-    Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if its bytes changed, and
-    `Superseded` if another decision was recorded in the meantime.
+    Raises `ValueError` if there is none or it was deleted, `Damaged` if its bytes changed, and `registry.Superseded`.
     """
     history = decisions(root, name)
     *_, before, now = [None, None, *promotion_stack(history)]
@@ -120,10 +114,9 @@ def rollback(root: Root, name: str) -> Decision:
 
 
 def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, reason: str | None = None) -> str:
-    """Make `checkpoint` the champion, regardless of the gate, record the user's `reason`, return the registered model.
+    """Make `checkpoint` the champion of `name`, or of the registered model in which it competed; return that.
 
-    That is `name`, or else the one in which it competed. Raises `ValueError` if the URI is not a checkpoint, `Damaged`
-    if its bytes changed, and `Superseded` if another decision was recorded in the meantime.
+    Raises `ValueError` if it is no checkpoint, `Damaged` if its bytes changed, and `registry.Superseded`.
     """
     kind = manifest.load(checkpoint).kind
     if kind != "checkpoint":

@@ -18,12 +18,9 @@ def write_file(
 ) -> File:
     """Write a file that a later `commit` may list, under a name that contains its digest; return its entry.
 
-    Equal bytes always get the same name and different bytes different names, so that no writer, not even one that was
-    frozen and wakes up after a commit, can change another writer's file. `path` is relative to the result's `uri`, such
-    as `train/part-00000.parquet`, which becomes `train/part-00000-<digest>.parquet`.
-
-    With `fixed_name`, `path` is kept and what an older attempt left there is replaced, unless the result is committed.
-    Use it for files that users open by name; their bytes follow from the parents, so other writers write the same ones.
+    `path` is relative to the result's `uri`: `train/part-00000.parquet` becomes `train/part-00000-<digest>.parquet`, so
+    no writer, not even a late one, can change another writer's file. With `fixed_name`, for files that users open by
+    name, `path` is kept and what an older attempt left there is replaced, unless the result is committed.
     """
     digest = hashlib.sha256(content).hexdigest()
     place = PurePosixPath(path)
@@ -46,8 +43,7 @@ def commit(
 ) -> Manifest:
     """Commit a result in one step; the first committer wins, and every committer gets the winner's manifest.
 
-    Pass as `parents` what `as_parent` returned for the manifests that were read. A parent given as a URI is read now;
-    raises `FileNotFoundError` if it is not committed.
+    Pass as `parents` what `as_parent` returned for the manifests that were read; a URI is read now.
     """
     assert isinstance(statistics, KINDS[kind].statistics), f"{kind} has no {type(statistics).__name__}"
     assert parents.keys() <= {*KINDS[kind].parents}, f"{kind} has no parents {', '.join(parents)}"

@@ -89,10 +89,8 @@ def put(uri: URI, content: bytes | Path, *, mode: Literal["create", "replace"] =
     """Write a file, and its folder, in one step: readers see all of `content` or what was there before.
 
     To `replace`, `content` may be a local file: a disk moves it, S3 leaves it there. Of several writers at once that
-    `create` different bytes, exactly one succeeds; if the reply of S3 to its write is lost, it still learns that the
-    file is its own.
-
-    Raises `FileExistsError` if the file exists, with `create`; `DiskFull` without space, and an existing file stays.
+    `create` different bytes, exactly one succeeds, also if S3's reply to it is lost; the others raise
+    `FileExistsError`. Raises `DiskFull` without space, and an existing file stays.
     """
     if uri.is_s3:
         failpoint("write", uri)
@@ -136,10 +134,7 @@ def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "repla
 
 
 def children(uri: URI) -> list[str]:
-    """Return the sorted names of what is directly below `uri`, also of a folder whose files were deleted.
-
-    It may miss what is created meanwhile, and find what is created later.
-    """
+    """Return the sorted names of what is directly below `uri`, perhaps also of a folder whose files were deleted."""
     try:
         names = s3.names(uri) if uri.is_s3 else os.listdir(uri)
     except (FileNotFoundError, NotADirectoryError):
@@ -150,9 +145,8 @@ def children(uri: URI) -> list[str]:
 def walk(uri: URI, *, unnamed: list[str] | None = None, closed: dict[str, str] | None = None) -> list[Entry]:
     """Return every file below `uri` at any depth, sorted by path; empty if nothing is there.
 
-    Temporary files, which `children` leaves out, are included; a link to a folder is a file. Adds to `unnamed` S3 keys
-    that no URI can express, such as `a//b`; to `closed` paths that cannot be looked into, as they are too long or may
-    not be, with the reason: without it, they raise an error.
+    Temporary files are included; a link to a folder is a file. Adds S3 keys that no URI can express, such as `a//b`, to
+    `unnamed`; adds paths that cannot be looked into to `closed`, with the reason: without it, they raise an error.
     """
     if uri.is_s3:
         return sorted(itertools.starmap(Entry, s3.walk(uri, unnamed=[] if unnamed is None else unnamed)))

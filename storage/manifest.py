@@ -144,8 +144,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
 def load(uri: URI) -> Manifest:
     """Read and check the manifest of a committed URI; every URI, typed or read from a manifest, is opened here.
 
-    Raises `FileNotFoundError` if nothing is committed at `uri`, `Damaged` if the manifest differs from what was
-    committed.
+    Raises `FileNotFoundError` if nothing is committed at `uri`, `Damaged` if its manifest was changed.
     """
     try:
         content = files.read(uri.child(NAME))

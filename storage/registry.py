@@ -44,10 +44,7 @@ class _Entry:
 
 
 def history(root: Root, name: str) -> list[Decision]:
-    """Return the decisions on `name`, oldest first.
-
-    Raises `Damaged` naming an entry that is missing or was changed.
-    """
+    """Return the decisions on `name`, oldest first; raises `Damaged` naming one that is missing or was changed."""
     return _load_chain(root, _recorded(root, name))
 
 

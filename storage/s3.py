@@ -61,12 +61,9 @@ class Overwritten(OSError):
 
 
 def with_retries(request: Callable[[], T]) -> T:
-    """Call `request`, retrying transient errors for `PATIENCE_S` with growing, random pauses; return its result.
+    """Call `request`, retrying transient errors for `PATIENCE_S`, at least once, with growing, random pauses.
 
-    It is retried at least once, even if the first try used up the time by stalling until its time-out.
-
-    Raises `ConnectionError` with the last error and the next step when the time is up. Errors that a retry would only
-    repeat, such as no access, no such file or a wrong checksum, are raised at once.
+    Raises `ConnectionError` with the last error and the next step when the time is up; other errors at once.
     """
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 

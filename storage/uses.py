@@ -25,8 +25,7 @@ _REFERENCES = TypeAdapter(tuple[str, ...])
 def using(root: Root, uris: Iterable[URI], *, run: str) -> Iterator[Callable[[Iterable[URI]], None]]:
     """Name `uris` in the marker of `run` below `root`; yield a function that names more.
 
-    Garbage collection that starts afterwards keeps them. The marker goes with the end of the block, unless that is an
-    error; one that cannot be deleted expires.
+    The marker goes with the end of the block, unless that is an error; one that cannot be deleted expires.
     """
     marker, named = root.child(f"{FOLDER}/{run}.json"), set[URI]()
 
@@ -42,10 +41,7 @@ def using(root: Root, uris: Iterable[URI], *, run: str) -> Iterator[Callable[[It
 
 
 def used(root: Root, *, since: float) -> set[URI]:
-    """Return the URIs that the markers below `root` name which were written after `since` (seconds since 1970).
-
-    Raises `Damaged` if a marker cannot be read.
-    """
+    """Return the URIs in the markers that were written after `since` (seconds since 1970); raises `Damaged`."""
     uris = set[URI]()
     for entry in files.walk(root.child(FOLDER)):
         marker = root.child(f"{FOLDER}/{entry.path}")

@@ -69,10 +69,9 @@ def list_folders(root: Root, kinds: Iterable[str] = _SHELVES) -> list[tuple[URI,
 
 
 def named(root: Root, word: str, *, option: str) -> URI:
-    """Return the result that a user names: by its URI, by the name of its folder, or by `champion` or `champion:NAME`.
+    """Return the result that a user names: by its URI, the name of its folder, `champion` or `champion:NAME`.
 
-    It may not exist, if it is not a champion. Raises `ValueError` naming `option`, and the champions if there are
-    several.
+    It may not exist, if it is not a champion. Raises `ValueError` naming `option`.
     """
     if word.partition(":")[0] == "champion":
         try:

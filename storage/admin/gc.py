@@ -30,12 +30,10 @@ class Removal:
 
 
 class Garbage:
-    """Garbage below a root: everything that is not needed and at least `keep_days` old (at least 1).
+    """Garbage below a root: all that is `keep_days` old (at least 1) and not needed, as `data-to-model gc` explains.
 
-    What is needed says the help of `data-to-model gc`.
-
-    Raises `Damaged` if that cannot be determined because a decision of the registry, a manifest, a use marker or a
-    folder cannot be read, or a champion is missing. `now` is the time by the storage's clock: seconds since 1970.
+    `now` is the time by the storage's clock: seconds since 1970. Raises `Damaged` if a champion is missing or something
+    cannot be read that may say what is needed.
     """
 
     def __init__(self, root: Root, *, keep_days: int, now: float) -> None:

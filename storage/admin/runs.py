@@ -16,8 +16,7 @@ from storage.uri import CheckpointURI, Root
 def of(root: Root) -> tuple[list[JSON], list[str]]:
     """Describe every run by JSON values, oldest first; also return a line for each damaged report or registered model.
 
-    A run has one report, unless it found that of an earlier run, which had the same results and the same decision. What
-    a row says is what its report's manifest recorded, except `champion`: whether its model is the champion now.
+    A row says what the manifest of the run's report recorded, and whether its model is the champion now.
     """
     decisions, damaged = listing.current_champions(root)
     current = {name: decision.champion for name, decision in decisions.items() if decision}

@@ -11,10 +11,7 @@ from storage.uri import URI, redact
 
 
 def of_folder(folder: Folder, *, deep: bool) -> Iterator[str]:
-    """Yield a sentence for every listed file that is missing or has another size.
-
-    With `deep`, also for every file whose bytes differ, and for a parent whose bytes changed since `folder` was made.
-    """
+    """Yield a sentence for every listed file that is missing or has another size; `deep`: other bytes or parents, too."""
     if folder.damage:
         yield folder.damage
     if folder.manifest:

@@ -27,15 +27,12 @@ class UnusableGpu(Permanent):
 
 
 def choose(asked: str, *, where: str, number: int = 0) -> "torch.device":
-    """Return the device to compute on; never fall back to the CPU if a GPU was requested or torch finds one.
+    """Return the device to compute on; raises `UnusableGpu` if torch cannot use the GPU.
 
     Args:
         asked: `cuda` (also if Ray reserved a GPU for this process), `cpu`, or `auto`: a GPU if torch finds one.
         where: Name of the node.
         number: Index of the GPU to use among the visible ones; a sum is computed on it as a test.
-
-    Raises:
-        UnusableGpu: torch cannot use the GPU.
     """
     import torch
 

@@ -56,10 +56,8 @@ def job_runtime_env(packages: Sequence[str] = ()) -> Iterator[JSON]:
     """Yield the runtime environment of a job on a cluster, for as long as the block lasts.
 
     Its working directory is a copy of `packages` and of this checkout's code: Ray imports from there before any other
-    place, on the driver and on each worker. Without one it puts the folder first in which it was started. The variables
-    are those for S3's endpoint and region, never its keys, since Ray's dashboard shows a job's environment. With
-    `--dashboard`, training jobs also report their state; whether the cluster's dashboard shows it depends on the
-    cluster.
+    place, on the driver and on each worker. The variables are those for S3's endpoint and region, never its keys, since
+    Ray's dashboard shows a job's environment.
     """
     names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE")
     along = {name: value for name, value in os.environ.items() if name in names}

@@ -41,8 +41,7 @@ def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
     """Check the nodes of the cluster that RAY_ADDRESS names, else this machine; return what they have in common.
 
     Raises `ValueError` if a node cannot run a task, differs in versions from this process or sees another folder at
-    `root`, or if torch cannot use the GPUs of this machine (unless `needs` no GPU); the message names the nodes, what
-    is wrong and what to do.
+    `root`, or if torch cannot use the GPUs of this machine (unless `needs` no GPU).
     """
     address = capacity.cluster_address()
     if not address or workers == 0:
@@ -58,10 +57,7 @@ def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
 
 @functools.cache
 def _answers(address: str, root: Root) -> tuple[int, list[str]]:
-    """Ask every live node about itself by a short job, once per process; return how many there are and their problems.
-
-    Raises `ValueError` if the cluster takes no jobs, or the job prints no answer.
-    """
+    """Ask every live node about itself by a short job, once per process; return their number and their problems."""
     folder, where = root.child(f"_probe-{uuid.uuid4().hex}"), f"RAY_ADDRESS={redact(address)}"
     files.put(folder.child(_ASKED), b"asked", mode="create")
     entrypoint = f"exec python -m tasks.runners.nodes {shlex.quote(folder)} {shlex.quote(json.dumps(versions()))}"
