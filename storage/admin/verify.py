@@ -11,7 +11,7 @@ from storage.uri import URI, redact
 
 
 def of_folder(folder: Folder, *, deep: bool) -> Iterator[str]:
-    """Yield a sentence for every listed file that is missing or has another size; `deep`: other bytes or parents, too."""
+    """Yield a sentence for every listed file that is missing or of another size; `deep`: for other bytes or parents."""
     if folder.damage:
         yield folder.damage
     if folder.manifest:
