@@ -11,7 +11,7 @@ from prefect import task
 
 from storage import commits, manifest, reference, registry
 from storage.decision import Decision
-from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED, RAW
+from storage.kinds import CHECKPOINT, PREPARED, RAW
 from storage.manifest import Manifest
 from storage.statistics import ReportStatistics
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, redact_text
@@ -155,7 +155,6 @@ def gather(run: Run) -> report_page.ReportData:
         evaluated=read_evaluation(run.evaluation),
         trained=training,
         classes=images.classes_of(prepared.columns["metadata"]),
-        temperature=predicted.statistics_of(PREDICTIONS).temperature,
         class_counts=by_split(prepared.statistics_of(PREPARED).class_counts),
         data_problems=tuple(find_data_problems(raw, prepared)),
         lineage=tuple(_lineage(steps, raw, run)),

@@ -84,7 +84,7 @@ def _make(folder: Path) -> Finished:
         recipe = recipes.override(recipes.load("images-resnet18"), _SETTINGS | settings)
         return make_plan.make_plan(storage=str(folder / "root"), recipe=recipe, data=str(photos), workers=0)
 
-    champion = plan(epochs=10)
+    champion = plan(epochs=8)
     assert run(champion).promoted
     challenger = plan(epochs=2, learning_rate=1e-4)
     recipe, model, evaluation = challenger.recipe, challenger.registered_model, evaluated(challenger)

@@ -129,7 +129,7 @@ def render(suspects: pa.Table, folds: Sequence[Fold]) -> str:
     """Render the page; the same suspects give the same bytes."""
     shown = suspects.slice(0, MOST_SHOWN)
     rows = list(zip(shown["split"].to_pylist(), shown["id"].to_pylist(), strict=True))  # an id is the number of the row
-    image_of = pictures.of_raw_rows(folds[0].raw, manifest.load(folds[0].raw), rows)
+    image_of = pictures.of_raw_rows(folds[0].raw, rows)
     template = report_page.environment(Path(__file__).parent).get_template("audit.html.j2")
     return template.render(
         suspects=[row | {"image": image_of[key]} for key, row in zip(rows, shown.to_pylist(), strict=True)],

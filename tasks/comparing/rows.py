@@ -7,16 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from PIL import Image
 
-from storage import files, manifest, tables
+from storage import files
 from storage.kinds import RAW
 from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI, PredictionsURI
 from tasks.images import row_tables
-from tasks.learning import images
 from tasks.promotion import answers
 
 _LONGEST = 200
@@ -46,7 +44,7 @@ def mistakes(
 
 
 def write_copies(folder: Path, dataset: DatasetURI, names: Mapping[int, str], *, split: str = "test") -> None:
-    """Write the images of rows of a prepared dataset, with `names` by row id, which get the suffix of the file.
+    """Write the images of rows of a dataset, with `names` by row id, which get the suffix of the file.
 
     The user's own file is copied if it is still what was ingested; else the stored pixels are written as PNG.
     """
@@ -57,15 +55,8 @@ def write_copies(folder: Path, dataset: DatasetURI, names: Mapping[int, str], *,
     }
     for id_, content, suffix in _originals(dataset, list(left), split=split):
         (folder / f"{left.pop(id_)}{suffix}").write_bytes(content)
-    prepared = manifest.load(dataset)
-    shape = images.shape_of(prepared.columns["metadata"])
-    splits = ("train", "validation") if split == "train" else (split,)
-    for part in (part for part in prepared.files if left and part.split in splits):
-        table = tables.read_part(dataset, part)
-        chosen = np.flatnonzero(np.isin(table["id"].to_numpy(), list(left)))
-        pixels, _ = images.to_arrays(table.take(chosen), shape)
-        for id_, image in zip(table["id"].to_numpy()[chosen], pixels, strict=True):
-            Image.fromarray(image.squeeze()).save(folder / f"{left[int(id_)]}.png")
+    for id_, image in row_tables.read_images(dataset, split, list(left)):
+        Image.fromarray(image.squeeze()).save(folder / f"{left[id_]}.png")
 
 
 def _originals(dataset: DatasetURI, ids: list[int], *, split: str) -> Iterator[tuple[int, bytes, str]]:

@@ -1,16 +1,19 @@
-"""Tables beside the parts of a dataset: the user's file that each row came from, and a digest of each image."""
+"""Rows of a dataset: the user's file that each came from, and a digest of each image, in tables; their images."""
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage import commits, manifest, tables
+from storage.kinds import RAW
 from storage.manifest import Damaged, File, Manifest
 from storage.uri import DatasetURI
+from tasks.learning import images
 
 SOURCES, _DIGESTS = "sources", "digests"
 """Starts of the tables' file names, before the digest of the file."""
@@ -102,3 +105,21 @@ def read_digests(uri: DatasetURI) -> pa.Table:
     if (read := _read(uri, manifest.load(uri), _DIGESTS, DIGEST_SCHEMA)) is None:
         raise FileNotFoundError(f"{uri} has no digests of its images")
     return read
+
+
+def read_images(uri: DatasetURI, split: str, ids: Collection[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield id and image (uint8, HWC) of each row that has one; one part is in memory at a time."""
+    dataset, left, first = manifest.load(uri), set(ids), 0
+    shape = images.shape_of(dataset.columns["metadata"])
+    for part in dataset.split(split):
+        wanted = left
+        if dataset.kind == RAW.name:  # an id is the number of the row
+            wanted = left & set(range(first, first + (part.rows or 0)))
+            first += part.rows or 0
+        if wanted:
+            table = tables.read_part(uri, part, columns=["id", "image"])
+            is_wanted = pc.is_in(table["id"], value_set=pa.array(wanted, pa.int64()))
+            table = table.filter(pc.and_(is_wanted, table["image"].is_valid()))
+            numbers = table["id"].to_pylist()
+            left = left.difference(numbers)
+            yield from zip(numbers, images.to_arrays(table, shape)[0], strict=True)

@@ -16,7 +16,7 @@ from storage.admin import runs
 from storage.decision import METRICS, Decision, metric_title
 from storage.kinds import REPORT
 from storage.manifest import JSON
-from storage.statistics import CheckpointStatistics, Pair, PairKind, Slice
+from storage.statistics import CheckpointStatistics, Slice
 from storage.uri import URI, Root
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
@@ -24,7 +24,7 @@ from tasks.learning.metrics import wilson
 from tasks.report_page import plots
 
 _MAX_CELLS = 20
-"""Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
+"""Maximum number of classes of a confusion matrix, which fits on paper; of more, the frequent confusions are listed."""
 _GOALS = (0.99, 0.98, 0.95, 0.9)
 """Shares of right predictions that the sentence about confidence may promise; the first that the test rows prove."""
 _LEAST_ROWS = 100
@@ -47,15 +47,6 @@ class Picture:
     """Id of its row: the position in the source split."""
     file: str | None = None
     """The user's file that contains it; None for a downloaded data set."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PairPictures:
-    """Two rows with almost the same image, and the images."""
-
-    kind: PairKind
-    rows: Pair
-    images: tuple[np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,8 +87,6 @@ class ReportData:
     """Versions of the package and its libraries, and the git commit, where known."""
     mistakes: tuple[Picture, ...] = ()
     """Wrong predictions, the most confident first."""
-    temperature: float = 1.0
-    """What the logits are divided by; 1: nothing was fitted."""
     class_counts: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     """Rows of each class, by split; empty if the dataset does not record them."""
     data_problems: tuple[DataProblem, ...] = ()
@@ -106,8 +95,8 @@ class ReportData:
     """What is different from the champion before, from `tasks.comparing.diff`; None if there was none."""
     against_note: str = ""
     """Why it cannot be compared with the champion before."""
-    near_duplicates: tuple[PairPictures, ...] = ()
-    """The worst first."""
+    near_duplicates: tuple[JSON, ...] = ()
+    """`kind`, `rows` (a `Pair`) and the two `images` of pairs of rows, the worst first."""
     class_samples: Mapping[str, Sequence[np.ndarray]] = dataclasses.field(default_factory=dict)
     """Some training images of each class, or of some classes if there are many."""
     left_out: tuple[JSON, ...] = ()
@@ -138,7 +127,7 @@ def render(data: ReportData) -> str:
             key=lambda row: row["recall"],
         )[:3],
         metric=metric_title(METRICS[data.decision.gate["metric"]]),
-        confusion_png=plots.heat_map(data.evaluated["confusion"]) if len(data.classes) > _MAX_CELLS else None,
+        has_matrix=len(data.classes) <= _MAX_CELLS,
         pairs=_confused_pairs(data)[:10],
         comparison=list(_comparison(data)),
         interval=accuracy_interval(data.evaluated["metrics"]),

@@ -3,8 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage import manifest, tables
 from storage.kinds import PREPARED
@@ -14,7 +12,7 @@ from tasks.images import row_tables
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.learning import images
 from tasks.promotion import answers
-from tasks.report_page import PairPictures, Picture
+from tasks.report_page import Picture
 
 _MISTAKES = 16
 _CLASS_IMAGES = 96
@@ -34,13 +32,7 @@ def of_mistakes(predictions: PredictionsURI, *, worst: Sequence[int]) -> JSON:
     predicted = manifest.load(predictions)
     rows = answers.read_rows(predictions, predicted).set_index("id", drop=False).loc[list(worst[:_MISTAKES])]
     dataset = DatasetURI(predicted.parent("dataset", of=predictions))
-    prepared = manifest.load(dataset)
-    shape = images.shape_of(prepared.columns["metadata"])
-    image_of: dict[int, np.ndarray] = {}
-    for part in prepared.split("test") if len(rows) else ():
-        table = tables.read_part(dataset, part, schema=prepared.columns.get("columns"))
-        table = table.filter(pc.is_in(table["id"], value_set=pa.array(rows["id"])))
-        image_of |= zip(table["id"].to_pylist(), images.to_arrays(table, shape)[0], strict=True)
+    image_of = dict(row_tables.read_images(dataset, "test", rows["id"].tolist()))
     names = answers.names_of(rows) if "file" in rows else [None] * len(rows)
     columns = ("id", "label", "prediction", "probability")
     return {
@@ -59,7 +51,7 @@ def of_data(uri: DatasetURI) -> JSON:
     return {
         "class_samples": _of_classes(uri, prepared),
         "left_out": tuple(_of_rows_left_out(uri, prepared, raw_uri, raw)),
-        "near_duplicates": tuple(_of_near_duplicates(prepared, raw_uri, raw)),
+        "near_duplicates": tuple(_of_near_duplicates(prepared, raw_uri)),
     }
 
 
@@ -95,7 +87,7 @@ def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, 
     rows = rows.assign(rank=rank).sort_values(["rank", "reason"], kind="stable").head(_LEFT_OUT)
     rows = rows.sort_values(["reason", "source", "row"]).reset_index(drop=True)
     keys = list(zip(rows["source"], rows["row"].astype(int), strict=True))
-    pixels = of_raw_rows(raw_uri, raw, keys)
+    pixels = of_raw_rows(raw_uri, keys)
     places = checks.places(rows, row_tables.table(raw_uri, raw))
     return [
         {
@@ -108,36 +100,24 @@ def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, 
     ]
 
 
-def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[PairPictures]:
+def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI) -> list[JSON]:
     """Return the worst pairs of each kind, with the images of both."""
     recorded = prepared.statistics_of(PREPARED).near_duplicates
     if recorded is None:
         return []
     pairs = [(kind, pair) for kind in near_duplicates.KINDS for pair in recorded[kind].worst[:_PAIRS]]
     keys = [tuple((row.source, row.row) for row in (pair.first, pair.second)) for _, pair in pairs]
-    pixels = of_raw_rows(raw_uri, raw, [key for both in keys for key in both])
+    pixels = of_raw_rows(raw_uri, [key for both in keys for key in both])
     return [
-        PairPictures(kind, pair, (pixels[first], pixels[second]))
+        {"kind": kind, "rows": pair, "images": (pixels[first], pixels[second])}
         for (kind, pair), (first, second) in zip(pairs, keys, strict=True)
     ]
 
 
-def of_raw_rows(uri: DatasetURI, raw: Manifest, rows: Collection[RawRow]) -> dict[RawRow, np.ndarray]:
-    """Read the images of `rows` that have one; one part is in memory at a time."""
-    pictures = dict[RawRow, np.ndarray]()
-    if not rows:
-        return pictures
-    shape = images.shape_of(raw.columns["metadata"])
-    for split in checks.SPLITS:
-        first = 0
-        for part in raw.split(split):
-            end = first + (part.rows or 0)
-            numbers = sorted({row for source, row in rows if source == split and first <= row < end})
-            if numbers:
-                table = tables.read_part(uri, part, columns=["image"]).take([row - first for row in numbers])
-                has_image = table["image"].is_valid()
-                pixels, _ = images.to_arrays(table.filter(has_image), shape)
-                with_image = np.array(numbers)[has_image.to_numpy()].tolist()
-                pictures |= {(split, row): image for row, image in zip(with_image, pixels, strict=True)}
-            first = end
-    return pictures
+def of_raw_rows(uri: DatasetURI, rows: Collection[RawRow]) -> dict[RawRow, np.ndarray]:
+    """Read the images of rows of a raw dataset, whose number is their id."""
+    return {
+        (split, id_): image
+        for split in checks.SPLITS
+        for id_, image in row_tables.read_images(uri, split, [row for source, row in rows if source == split])
+    }

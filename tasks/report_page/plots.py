@@ -93,28 +93,12 @@ def reliability(calibration: Sequence[JSON]) -> str:
     return _svg(figure, name="reliability", label=f"Reliability: accuracy against confidence {summary}")
 
 
-def heat_map(confusion: Sequence[Sequence[int]]) -> str:
-    """Draw a confusion matrix as a PNG data URI, one pixel per cell: correct blue, wrong orange, empty transparent."""
-    counts = np.array(confusion, dtype=np.float64)
-    shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
-    pixels = np.empty((*shares.shape, 4), dtype=np.uint8)
-    pixels[..., :3] = (217, 108, 30)
-    pixels[np.eye(len(shares), dtype=bool), :3] = (70, 120, 220)
-    pixels[..., 3] = np.round(255 * shares**0.35)  # keeps a single mistake in a thousand visible
-    return _data_uri(pixels)
-
-
 def png(image: np.ndarray) -> str:
     """Encode an image (uint8, HWC, 1 or 3 channels) as a PNG data URI, scaled down to at most 64 pixels a side."""
-    return _data_uri(image[..., 0] if image.shape[2] == 1 else image)
-
-
-def _data_uri(pixels: np.ndarray) -> str:
     from PIL import Image
 
-    picture = Image.fromarray(np.ascontiguousarray(pixels))
-    if pixels.shape[-1] != 4:
-        picture.thumbnail((_MAX_SIDE, _MAX_SIDE))
+    picture = Image.fromarray(np.ascontiguousarray(image.squeeze(2) if image.shape[2] == 1 else image))
+    picture.thumbnail((_MAX_SIDE, _MAX_SIDE))
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

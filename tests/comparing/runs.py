@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from storage import manifest, tables
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.evaluate import write_evaluation
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
+from tasks.evaluate import evaluate
 from tasks.images import row_tables
 from tasks.learning import images, recipes
 from tasks.learning.recipes import Data, FileAugment, Recipe, Split, Training
 from tasks.orchestration.stage import make_once
-from tasks.stages import Evaluate, Predict, Preprocess, Train
+from tasks.stages import Predict, Preprocess, Train
 from tests import committed
 from tests.jobs.raw import run as run_job
 from tests.jobs.raw import to_ingest
@@ -41,67 +41,32 @@ def prepare(root: Root, raw: DatasetURI) -> DatasetURI:
     return make_once(stage, lambda: run_job(stage))
 
 
-def run(
-    root: Root,
-    folder: Path,
-    *,
-    wrong: Mapping[str, str] | None = None,
-    statistics: Mapping[str, Any] = MappingProxyType({}),
-    **settings: Any,
-) -> CheckpointURI:
+def run(root: Root, folder: Path, *, wrong: Mapping[str, str] = MappingProxyType({}), **settings: Any) -> CheckpointURI:
     """A run on `folder` with `settings` of the recipe; its model takes the test files in `wrong` for these classes."""
     prepared, recipe = prepare(root, ingest(root, folder)), recipes.override(RECIPE, settings)
     digest = hashlib.sha256(f"{prepared} {recipe} {wrong}".encode()).hexdigest()[:12]
     checkpoint = CheckpointURI(root.child(f"checkpoints/photos-{digest}"))
-    committed.commit(
-        checkpoint,
-        "checkpoint",
-        parents={"prepared": prepared},
-        parameters=Train(prepared=prepared, recipe=recipe, workers=1).values,
-        recipe=recipe.to_dict(),
-        **statistics,
-    )
-    predict(root, checkpoint, prepared, wrong or {})
+    stage = Train(prepared=prepared, recipe=recipe, workers=1)
+    committed.commit(checkpoint, "checkpoint", parents=stage.parents, parameters=stage.values, recipe=recipe.to_dict())
+    predict(root, checkpoint, prepared, wrong)
     return checkpoint
 
 
-def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: Mapping[str, str]) -> PredictionsURI:
-    """The predictions of `checkpoint` on test rows, and their evaluation."""
-    made = manifest.load(prepared)
-    classes = images.classes_of(made.columns["metadata"])
+def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: Mapping[str, str]) -> EvaluationURI:
+    """Commit the predictions of `checkpoint` on test rows, and return their evaluation."""
+    classes, sources = images.classes_of(manifest.load(prepared).columns["metadata"]), row_tables.table_of(prepared)
     stage = Predict(root=root, checkpoint=checkpoint, dataset=prepared, split="test")
-    target = stage.target
-    listed = []
-    sources = row_tables.table_of(prepared)
+    rows = tables.read_split(prepared, "test", columns=["id", "label"]).to_pandas()
     assert sources is not None
-    for index, part in enumerate(made.split("test")):
-        rows = tables.read_part(prepared, part, columns=["id", "label"])
-        ids, labels = rows["id"].to_pylist(), rows["label"].to_pylist()
-        files, numbers, digests = row_tables.files_of(sources, "test", ids)
-        answers = [
-            classes.index(wrong[file]) if file in wrong else label for file, label in zip(files, labels, strict=True)
-        ]
-        probabilities = np.full((len(ids), len(classes)), 0.05, np.float32)
-        probabilities[np.arange(len(ids)), answers] = [0.5 + 0.01 * (id_ % 40) for id_ in ids]
-        columns = {
-            "id": ids,
-            "file": files,
-            "row": pa.array(numbers, pa.int64()),
-            "sha256": digests,
-            "label": labels,
-            "prediction": answers,
-        }
-        columns |= {"class_name": [classes[answer] for answer in answers], "probability": probabilities.max(1)}
-        columns |= {f"probability_{name}": probabilities[:, number] for number, name in enumerate(classes)}
-        table = pa.table(columns)
-        listed.append(tables.write_part(target, table, split="test", index=index))
-    committed.commit(
-        target,
-        "predictions",
-        listed,
-        parents={"checkpoint": checkpoint, "dataset": prepared},
-        parameters=stage.values,
-        schema=tables.describe(table.schema),
-    )
-    write_evaluation(Evaluate(predictions=target))
-    return target
+    files, numbers, digests = row_tables.files_of(sources, "test", rows["id"].tolist())
+    answers = [
+        classes.index(wrong[file]) if file in wrong else label for file, label in zip(files, rows["label"], strict=True)
+    ]
+    probabilities = np.full((len(rows), len(classes)), 0.05, np.float32)
+    probabilities[np.arange(len(rows)), answers] = 0.5 + 0.01 * (rows["id"] % 40)
+    table = committed.predictions(rows["label"].to_numpy(), probabilities, classes)
+    table = table.set_column(0, "id", [rows["id"]]).append_column("file", [files])
+    table = table.append_column("row", pa.array(numbers, pa.int64())).append_column("sha256", [digests])
+    table = table.append_column("class_name", [[classes[answer] for answer in answers]])
+    committed.commit_rows(stage.target, "predictions", table, parents=stage.parents, parameters=stage.values)
+    return evaluate.fn(stage.target)

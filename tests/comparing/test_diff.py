@@ -13,6 +13,7 @@ import pytest
 
 from flows.cli import app
 from storage import files, manifest, tables
+from storage.kinds import CHECKPOINT
 from storage.manifest import Damaged
 from storage.uri import URI, DatasetURI, Root
 from tasks.comparing.data import SORTS
@@ -21,8 +22,8 @@ from tasks.comparing.results import Results
 from tasks.images import thumbnail_parts
 from tests import documented
 from tests.comparing import runs
+from tests.finished import Finished
 from tests.image_folder import encoded
-from tests.storage.results import promote
 
 CLASSES = ("cat", "dog")
 
@@ -39,12 +40,6 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-@pytest.fixture
-def local(tmp_path: Path) -> Root:
-    """An empty storage root on a disk."""
-    return Root(str(tmp_path / "local"))
-
-
 def differences(a: URI, b: URI) -> dict[str, Any]:
     return diff(Results.of(a), Results.of(b))
 
@@ -54,7 +49,7 @@ def names(document: dict[str, Any]) -> dict[str, Any]:
     return {sort: [row["file"] for row in document["data"][sort]] for sort in SORTS if document["data"][sort]}
 
 
-def test_every_sort_of_change_is_told_by_digest(photos: Path, root: Root) -> None:
+def test_every_sort_of_change_is_told_by_digest(photos: Path, root: Root, capsys: pytest.CaptureFixture[str]) -> None:
     before = runs.ingest(root, photos)
     train = photos / "train"
     (train / "cat/new.png").write_bytes(encoded(5000, 0))
@@ -67,7 +62,8 @@ def test_every_sort_of_change_is_told_by_digest(photos: Path, root: Root) -> Non
     (train / "dog/5.png").rename(train / "cat/5.png")
     (train / "cat/swap.png").rename(train / "dog/5.png")
     shutil.copy(train / "cat/6.png", train / "cat/6 again.png")
-    document = differences(before, runs.ingest(root, photos))
+    after = runs.ingest(root, photos)
+    document = differences(before, after)
     assert names(document) == {
         "added": ["train/cat/6 again.png", "train/cat/new.png"],
         "removed": ["train/cat/0.png"],
@@ -80,9 +76,11 @@ def test_every_sort_of_change_is_told_by_digest(photos: Path, root: Root) -> Non
     assert row == {"file": "train/cat/one.png", "class": "cat", "split": "train", "file_before": "train/cat/1.png"}
     assert document["data"]["by_class"]["relabelled"] == {"cat -> dog": 2, "dog -> cat": 1}
     assert document["data"]["by_class"]["removed"] == {"cat": 1}
+    assert app.main(words=["diff", before, after, "--storage", root]) == 0
+    assert "removed in the data (1)\n  train/cat/0.png  cat" in capsys.readouterr().out
 
 
-def test_rows_of_parquet_are_told_by_their_pixels_wherever_they_stand(tmp_path: Path, local: Root) -> None:
+def test_rows_of_parquet_are_told_by_their_pixels_wherever_they_stand(tmp_path: Path, root: Root) -> None:
     folder = tmp_path / "tables"
     folder.mkdir()
 
@@ -92,12 +90,12 @@ def test_rows_of_parquet_are_told_by_their_pixels_wherever_they_stand(tmp_path: 
             column = [{"bytes": encoded(number, number % 2), "path": None} for number in rows]
             text = [labels.get(number, CLASSES[number % 2]) for number in rows]
             pq.write_table(pa.table({"image": column, "label": text}), folder / f"{split}.parquet")
-        return runs.ingest(local, folder)
+        return runs.ingest(root, folder)
 
     before = write(list(range(12)), {})
     after = write([0, 1, *range(3, 12), 77], {5: "cat"})
     assert "has no prepared; name a result of a whole run" in differences(before, after)["notes"]["data"]
-    document = differences(runs.prepare(local, before), runs.prepare(local, after))
+    document = differences(runs.prepare(root, before), runs.prepare(root, after))
     assert document["data"]["unit"] == "row" and names(document) == {
         "added": ["test.parquet row 11", "train.parquet row 11"],
         "removed": ["test.parquet row 2", "train.parquet row 2"],
@@ -106,10 +104,10 @@ def test_rows_of_parquet_are_told_by_their_pixels_wherever_they_stand(tmp_path: 
     assert document["changes"][0] == "data: 2 rows added: dog 2"
 
 
-def test_bytes_that_changed_in_storage_are_damage_and_no_cause(photos: Path, local: Root) -> None:
-    before = runs.ingest(local, photos)
+def test_bytes_that_changed_in_storage_are_damage_and_no_cause(photos: Path, root: Root) -> None:
+    before = runs.ingest(root, photos)
     (photos / "train/cat/0.png").unlink()
-    after = runs.ingest(local, photos)
+    after = runs.ingest(root, photos)
     recorded = manifest.load(before)
     parts = {"label": recorded.split("train")[0], "gray": thumbnail_parts.entries(recorded, split="train-")[0]}
     for column, file in parts.items():
@@ -135,12 +133,12 @@ CAUSES: dict[str, tuple[dict[str, Any], Callable[[Path], None], list[str]]] = {
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_planted_cause_of_a_worse_model_is_the_only_one_named(cause: str, photos: Path, local: Root) -> None:
+def test_planted_cause_of_a_worse_model_is_the_only_one_named(cause: str, photos: Path, root: Root) -> None:
     settings, change, named = CAUSES[cause]
-    good = runs.run(local, photos)
+    good = runs.run(root, photos)
     change(photos)
     wrong = {f"test/cat/{number}.png": "dog" for number in range(6)}
-    document = differences(good, runs.run(local, photos, wrong=wrong, **settings))
+    document = differences(good, runs.run(root, photos, wrong=wrong, **settings))
     assert document["changes"] == named and document["notes"] == {}
     tests = document["test_rows"]
     assert {row["file"] for row in tests["worse"]} == wrong.keys() and tests["better"] == []
@@ -151,13 +149,13 @@ def test_planted_cause_of_a_worse_model_is_the_only_one_named(cause: str, photos
         assert values["difference"] == values["b"] - values["a"] < 0 and values["p_value"] < 0.05
 
 
-def test_code_versions_and_hardware_are_named(photos: Path, local: Root) -> None:
-    first = runs.run(local, photos)
-    gpu = {"hardware": ["bf16 on cuda: H100, torch 2.14.1"]}
-    second = runs.run(local, photos, seed=1, statistics=gpu)
+def test_code_versions_and_hardware_are_named(finished: Finished, tmp_path: Path) -> None:
+    copy = finished.copy_to(tmp_path / "root")
+    first, second = copy.champion.train.target, copy.plan.train.target
     made = manifest.load(second)
+    statistics = made.statistics_of(CHECKPOINT).model_copy(update={"hardware": ("bf16 on cuda: H100, torch 2.14.1",)})
     producer = made.producer | {"torch": "9.9", "git": "c0ffee dirty 0123456789ab", "code": "0123456789ab"}
-    changed = made.model_copy(update={"producer": producer}).signed()
+    changed = made.model_copy(update={"producer": producer, "statistics": statistics}).signed()
     files.put(second.child(manifest.NAME), changed.to_json())
     document = differences(first, second)
     assert document["versions"]["torch"]["b"] == "9.9"
@@ -165,41 +163,42 @@ def test_code_versions_and_hardware_are_named(photos: Path, local: Root) -> None
     assert "H100" in document["hardware"]["training"]["b"] and document["data"]["counts"]["added"] == 0
 
 
-def test_models_are_compared_on_the_test_rows_that_both_datasets_have(photos: Path, local: Root) -> None:
-    first = runs.run(local, photos, wrong={"test/cat/0.png": "dog", "test/cat/1.png": "dog"})
+def test_models_are_compared_on_the_test_rows_that_both_datasets_have(photos: Path, root: Root) -> None:
+    first = runs.run(root, photos, wrong={"test/cat/0.png": "dog", "test/cat/1.png": "dog"})
     (photos / "test/cat/1.png").unlink()
     (photos / "test/cat/2.png").rename(photos / "test/cat/two.png")
     shutil.copy(photos / "train/cat/7.png", photos / "test/cat/seen.png")  # both were trained on it
-    second = runs.run(local, photos, wrong={"test/cat/two.png": "dog", "test/dog/3.png": "cat"})
+    second = runs.run(root, photos, wrong={"test/cat/two.png": "dog", "test/dog/3.png": "cat"})
     tests = differences(first, second)["test_rows"]
     assert (tests["rows"], tests["only_a"], tests["only_b"]) == (19, 1, 1)
     assert [row["file"] for row in tests["better"]] == ["test/cat/0.png"]
     assert {row["file"] for row in tests["worse"]} == {"test/cat/two.png", "test/dog/3.png"}
-    runs.predict(local, first, DatasetURI(manifest.load(second).parent("prepared", of=second)), {})
+    runs.predict(root, first, DatasetURI(manifest.load(second).parent("prepared", of=second)), {})
     tests = differences(first, second)["test_rows"]
     assert (tests["rows"], len(tests["worse"]), tests["better"]) == (19, 2, [])
     assert "1 of 20 test rows excluded" in tests["note"]
 
 
 def test_command_takes_runs_by_name_and_the_champion(
-    photos: Path, local: Root, capsys: pytest.CaptureFixture[str]
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    champion = runs.run(local, photos)
-    promote(local, "pets", champion)
-    (photos / "train/cat/0.png").unlink()
-    other = runs.run(local, photos, wrong={"test/cat/0.png": "dog"})
-    for words in (["champion:pets", other.name], ["champion", other]):
-        assert app.main(words=["diff", *words, "--storage", local, "--json"]) == 0
-        document = json.loads(capsys.readouterr().out)
+    first, second = finished.champion.train.target, finished.plan.train.target
+
+    def text(*words: str, root: Root = finished.root) -> str:
+        capsys.readouterr()
+        assert app.main(words=["diff", *words, "--storage", root]) == 0
+        return capsys.readouterr().out
+
+    for words in ([f"champion:{finished.plan.registered_model}", second.name], ["champion", finished.report]):
+        document = json.loads(text(*words, "--json"))
         assert document.keys() == documented.keys("`diff`")
-        assert document["changes"] == ["data: 1 file removed: cat 1"]
-        assert [row["file"] for row in document["test_rows"]["worse"]] == ["test/cat/0.png"]
-    assert app.main(words=["diff", champion.name, other.name, "--storage", local]) == 0
-    text = capsys.readouterr().out
-    assert "removed in the data (1)\n  train/cat/0.png  cat" in text and "accuracy      1.0000  0.9500" in text
-    assert app.main(words=["diff", champion, champion, "--storage", local]) == 0
-    assert "nothing that is recorded" in capsys.readouterr().out
-    files.remove(manifest.load(manifest.load(other).parent("prepared", of=other)).parent("raw", of=other))
-    assert app.main(words=["diff", champion.name, other.name, "--storage", local]) == 0
-    assert "data cannot be compared: " in capsys.readouterr().out
-    assert app.main(words=["diff", champion.name, "nothing", "--storage", local]) == 2
+        assert document["changes"] == ["recipe: epochs 8 -> 2", "recipe: learning_rate 0.002 -> 0.0001"]
+        assert finished.deleted in [row["file"] for row in document["test_rows"]["worse"]]
+    shown = text(first.name, second.name)
+    assert "learning_rate 0.002 -> 0.0001" in shown and "accuracy      1.0000  0." in shown
+    assert "nothing that is recorded" in text(first, first)
+    copy = finished.copy_to(tmp_path / "root")
+    files.remove(copy.plan.preprocess.raw)
+    files.remove(copy.plan.preprocess.target)
+    assert " cannot be compared: " in text(first.name, second.name, root=copy.root)
+    assert app.main(words=["diff", first.name, "nothing", "--storage", finished.root]) == 2

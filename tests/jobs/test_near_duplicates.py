@@ -107,8 +107,8 @@ def test_planted_copies_are_found_listed_by_kind_and_shown_and_hardly_any_others
     assert f"WARNING: {counts[LEAK].count} pairs of near duplicates {LEAK}" in warning
     assert f"{first.first.place} ~ {first.second.place}" in warning
     shown = pictures.of_data(plan.preprocess.target)["near_duplicates"]
-    assert [pair.kind for pair in shown] == [kind for kind in near_duplicates.KINDS for _ in range(8)]
-    one, other = (image.astype(int) for image in shown[0].images)
+    assert [pair["kind"] for pair in shown] == [kind for kind in near_duplicates.KINDS for _ in range(8)]
+    one, other = (image.astype(int) for image in shown[0]["images"])
     assert one.shape == (32, 32, 3) and np.abs(one - other).mean() < 12, "the images of this pair"
 
 

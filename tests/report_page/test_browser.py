@@ -35,7 +35,7 @@ def unwieldy(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def classes(finished: Finished, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of that many classes, with a temperature; the last of skewed ones has no test rows."""
+    """A page of that many classes; the last of skewed ones has no test rows."""
     is_skewed = "skewed" in request.param
     names = [f"reed warbler {number}" for number in range(40 if is_skewed else int(request.param.split()[0]))]
     sizes = [4000 // (number + 1) ** 2 for number in range(len(names))] if is_skewed else [25] * len(names)
@@ -43,7 +43,7 @@ def classes(finished: Finished, request: pytest.FixtureRequest, tmp_path_factory
     rows = zip(data.evaluated["per_class"], sizes, strict=True)
     data = with_evaluated(data, per_class=[row | {"support": size} for row, size in rows])
     counts = dict(zip(names, sizes, strict=True))
-    data = dataclasses.replace(data, temperature=1.4, class_counts=dict.fromkeys(data.class_counts, counts))
+    data = dataclasses.replace(data, class_counts=dict.fromkeys(data.class_counts, counts))
     return _written(tmp_path_factory.mktemp("classes"), data)
 
 

@@ -15,7 +15,7 @@ from storage import access, files, manifest, registry
 from storage.uri import URI, Root
 from tests import documented
 from tests.committed import SOURCE
-from tests.report_page.finished_runs import commit_run
+from tests.finished import Finished
 from tests.s3 import Server
 from tests.storage import results
 from tests.storage.conftest import Answer, Ask
@@ -351,39 +351,29 @@ class TestProcess:
         assert "stray-\\udcff" in answer.stdout
 
 
-@pytest.fixture
-def three(root: Root) -> list[URI]:
-    """Reports of three runs, of which the second is the champion and the first was."""
-    runs: list[tuple[float, dict[str, Any]]] = [(0.95, {}), (0.98, {"epochs": 5}), (0.9, {"seed": 7, "epochs": 9})]
-    return [
-        commit_run(root, number, accuracy=accuracy, changes=changes) for number, (accuracy, changes) in enumerate(runs)
-    ]
-
-
-def test_runs_have_their_changes_metrics_decision_and_times(root: Root, three: list[URI], ask: Ask) -> None:
-    rows = list(documents(root, ask, "runs").values())
-    assert [row["uri"] for row in rows] == three
-    assert rows[0].keys() == documented.keys("One run of `ls runs`")
-    assert [row["changes"] for row in rows] == [{}, {"epochs": 5}, {"seed": 7, "epochs": 9}]
-    assert [(row["test_accuracy"], row["promoted"], row["champion"]) for row in rows] == [
-        (0.95, True, False),
-        (0.98, True, True),
-        (0.9, False, False),
-    ]
-    assert {(row["recipe"], row["registered_model"]) for row in rows} == {("digits-resnet18", "digits")}
-    assert [row["seconds"] for row in rows] == [75, 76, 77]
-    answer = ask("ls", "runs", "--storage", root)
+def test_runs_have_their_changes_metrics_decision_and_times(finished: Finished, ask: Ask) -> None:
+    champion, last = documents(finished.root, ask, "runs").values()
+    assert last.keys() == documented.keys("One run of `ls runs`")
+    assert (champion["changes"]["epochs"], last["changes"]["epochs"], last["uri"]) == (8, 2, finished.report)
+    judged = [(row["promoted"], row["champion"], row["test_accuracy"]) for row in (champion, last)]
+    assert judged == [(True, True, 1.0), (False, False, finished.data.evaluated["metrics"]["test_accuracy"])]
+    assert (last["recipe"], last["registered_model"]) == ("images-small-cnn", finished.plan.registered_model)
+    answer = ask("ls", "runs", "--storage", finished.root)
     header = "created registered model recipe changed accuracy balanced macro F1 seconds mark run"
     assert (answer.code, " ".join(answer.out[0].split())) == (0, header)
-    assert answer.out[2].split()[2:] == [
-        *("digits", "digits-resnet18", "epochs=5", "0.9800", "0.9800", "0.9700", "76.0", "champion", three[1])
-    ]
+    changes = [f"{name}={value}" for name, value in champion["changes"].items()]
+    row = ["images-small-cnn", *changes, *(3 * ["1.0000"]), "-", "champion", champion["uri"]]
+    assert answer.out[1].split()[3:] == row
 
 
-def test_damaged_report_and_registry_are_named_and_the_rest_is_listed(root: Root, three: list[URI], ask: Ask) -> None:
-    files.put(three[0].child(manifest.NAME), b"garbage")
-    files.put(root.child("registry/digits/000003.json"), b"garbage")
-    answer = ask("ls", "runs", "--storage", root)
-    assert answer.code == 1 and [line.split()[-1] for line in answer.out[1:]] == three[1:]
+def test_damaged_report_and_registry_are_named_and_the_rest_is_listed(
+    finished: Finished, tmp_path: Path, ask: Ask
+) -> None:
+    copy = finished.copy_to(tmp_path / "copy")
+    files.put(copy.report.child(manifest.NAME), b"garbage")
+    decision = f"registry/{copy.plan.registered_model}/000002.json"
+    files.put(copy.root.child(decision), b"garbage")
+    answer = ask("ls", "runs", "--storage", copy.root)
+    assert (answer.code, len(answer.out)) == (1, 2) and " epochs=8 " in answer.out[1]
     lines = str(answer.err)
-    assert f"{three[0]}/_manifest.json cannot be read" in lines and "000003.json cannot be read" in lines
+    assert f"{copy.report}/_manifest.json cannot be read" in lines and f"{decision} cannot be read" in lines

@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
@@ -12,50 +11,30 @@ from flows.__main__ import main
 from flows.cli import app
 from storage import commits, files, manifest
 from storage.kinds import EXPORT
-from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
+from storage.uri import CheckpointURI, ExportURI, Root
+from tests.finished import Finished
 from tests.jobs import raw
 from tests.learning.conftest import more_models
 
 __all__ = ["more_models"]
-pytestmark = pytest.mark.usefixtures("more_models")
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
-    """Rows of gray images of 12 x 12 pixels, 101 of them test rows in three parts."""
-    root = Root(str(tmp_path_factory.mktemp("exported") / "data"))
-    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=101))
-    raw.run(spec)
-    return spec.target
-
-
-def train(prepared: DatasetURI, model: str, **changes: Any) -> CheckpointURI:
-    """A model trained for an epoch; that of an earlier call if there is one."""
-    root = Root(prepared.parent.parent.parent)
-    spec = raw.to_train(root, prepared, name=model, model=model, epochs=1, **changes)
-    if not manifest.is_committed(spec.target):
-        raw.run(spec)
-    return spec.target
-
-
-@pytest.fixture(scope="module")
-def checkpoint(prepared: DatasetURI) -> CheckpointURI:
-    return train(prepared, "small-cnn")
-
-
-def export(model: str, *words: str, root: Root) -> int:
+def export(model: CheckpointURI, *words: str, root: Root) -> int:
     return app.main(words=["export", model, "--storage", root, *words])
 
 
-def root_of(prepared: DatasetURI) -> Root:
-    return Root(prepared.parent.parent.parent)
+@pytest.fixture(scope="module")
+def checkpoint(finished: Finished) -> CheckpointURI:
+    """A small model of three classes, with 80 test rows."""
+    return finished.champion.train.target
 
 
 @pytest.fixture(scope="module")
-def exported(checkpoint: CheckpointURI, prepared: DatasetURI) -> ExportURI:
-    assert export(checkpoint, root=root_of(prepared)) == 0
-    (name,) = files.children(root_of(prepared).child("exports"))
-    return ExportURI(root_of(prepared).child(f"exports/{name}"))
+def exported(checkpoint: CheckpointURI, tmp_path_factory: pytest.TempPathFactory) -> ExportURI:
+    root = Root(str(tmp_path_factory.mktemp("exported")))
+    assert export(checkpoint, root=root) == 0
+    (name,) = files.children(root.child("exports"))
+    return ExportURI(root.child(f"exports/{name}"))
 
 
 def test_file_says_what_goes_in_and_out_and_nothing_of_this_machine(
@@ -67,7 +46,7 @@ def test_file_says_what_goes_in_and_out_and_nothing_of_this_machine(
     assert proto.ir_version <= 8 and [one.version for one in proto.opset_import] == [18], "read by ONNX Runtime 1.16"
     (images_in,), (out,) = proto.graph.input, proto.graph.output
     shapes = [[dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in (images_in, out)]
-    assert (images_in.name, out.name, shapes) == ("images", "probabilities", [["batch", 12, 12, 1], ["batch", 3]])
+    assert (images_in.name, out.name, shapes) == ("images", "probabilities", [["batch", 24, 24, 3], ["batch", 3]])
     assert images_in.type.tensor_type.elem_type == onnx.TensorProto.UINT8
     assert {entry.key: entry.value for entry in proto.metadata_props}["checkpoint"] == checkpoint.name
     assert b".py" not in content and str(Path(__file__).parents[2]).encode() not in content
@@ -79,9 +58,9 @@ def test_card_says_how_good_the_model_is_and_how_far_the_file_differs(
     made = manifest.load(exported)
     assert [file.path for file in made.files] == ["model.onnx", "README.md", "preprocess.py"]
     recorded = made.statistics_of(EXPORT)
-    assert recorded.proof.rows == 101 and 0 < recorded.proof.largest_difference < 1e-5
+    assert recorded.proof.rows == 80 and 0 < recorded.proof.largest_difference < 1e-5
     card = files.read(exported.child("README.md")).decode()
-    facts = [f"{recorded.test_accuracy:.4f}", f"{recorded.macro_f1:.4f}", "all 101 test rows"]
+    facts = [f"{recorded.test_accuracy:.4f}", f"{recorded.macro_f1:.4f}", "all 80 test rows"]
     facts += [f"{recorded.proof.largest_difference:.1e}", made.parents["checkpoint"].digest]
     assert [fact for fact in facts if fact not in card] == []
     assert str(Path(exported).parents[1]) not in card, "names of results, no paths of this machine"
@@ -90,11 +69,7 @@ def test_card_says_how_good_the_model_is_and_how_far_the_file_differs(
 
 
 def test_export_that_was_cut_off_is_made_by_the_same_command(
-    checkpoint: CheckpointURI,
-    prepared: DatasetURI,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    checkpoint: CheckpointURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -115,6 +90,7 @@ def test_export_that_was_cut_off_is_made_by_the_same_command(
     assert again == document | {"reused": True}
 
 
+@pytest.mark.usefixtures("more_models")
 @pytest.mark.parametrize(
     ("model", "says"),
     [
@@ -123,11 +99,12 @@ def test_export_that_was_cut_off_is_made_by_the_same_command(
     ],
 )
 def test_model_whose_export_would_be_wrong_is_not_exported(
-    prepared: DatasetURI, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, says: str
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, says: str
 ) -> None:
-    checkpoint = train(prepared, model)
+    trained = raw.to_train(Root(str(tmp_path)), finished.plan.preprocess.target, name=model, model=model, epochs=1)
+    raw.run(trained)
     capsys.readouterr()
-    assert export(checkpoint, root=Root(str(tmp_path))) == 1
+    assert export(trained.target, root=Root(str(tmp_path))) == 1
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {says}")
     assert not list(tmp_path.glob("exports/*"))
@@ -141,11 +118,10 @@ def test_without_the_extra_the_line_says_how_to_install_it(
     assert 'needs onnxruntime: pip install "data-to-model[onnx]"' in capsys.readouterr().err
 
 
-def test_model_whose_test_rows_are_gone_is_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = Root(str(tmp_path))
-    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
-    raw.run(spec)
-    checkpoint = train(spec.target, "small-cnn")
-    files.remove(spec.target)
-    assert export(checkpoint, root=root) == 2
+def test_model_whose_test_rows_are_gone_is_not_exported(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = finished.copy_to(tmp_path / "root")
+    files.remove(copy.plan.preprocess.target)
+    assert export(copy.plan.train.target, root=copy.root) == 2
     assert "cannot be proven" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
 def test_report_says_what_is_different_from_the_champion_before(finished: Finished, tmp_path: Path) -> None:
     text = Page(files.read(finished.report.child("index.html")).decode()).text
     champion = finished.champion.train.target
-    assert f"different from the champion before, {champion} ," in text and "recipe: epochs 10 -> 2" in text
+    assert f"different from the champion before, {champion} ," in text and "recipe: epochs 8 -> 2" in text
     of_both = finished.data.against["test_rows"]["metrics"]["test_accuracy"] if finished.data.against else {}
     assert f"accuracy went from 1.0000 to {of_both['b']:.4f}: {of_both['b'] - 1:.4f}" in text
     assert "Got worse: " in text and "Got better" not in text

@@ -10,14 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import ExifTags, Image
 
-from storage import manifest
 from storage.kinds import EVALUATION
 from storage.statistics import Slice
-from storage.uri import DatasetURI, Root
+from storage.uri import Root
+from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
 from tasks.images import row_facts
 from tasks.learning import slices
-from tasks.stages import Evaluate, Predict
 from tests import documented
 from tests.comparing import runs
 
@@ -57,12 +56,9 @@ def evaluated(root: Path, folder: Path, wrong: list[str]) -> dict[str, Any]:
     """The slices of a model that takes these test files for the other class."""
     storage = Root(str(root))
     others = {path: CLASSES[path.split("/")[1] == CLASSES[0]] for path in wrong}
-    checkpoint = runs.run(storage, folder, wrong=others)
-    prepared = DatasetURI(manifest.load(checkpoint).parent("prepared", of=checkpoint))
-    predictions = Predict(root=storage, checkpoint=checkpoint, dataset=prepared, split="test").target
-    evaluation = Evaluate(predictions=predictions).target
+    evaluation, recorded = Results.of(runs.run(storage, folder, wrong=others)).require(EVALUATION)
     found: dict[str, Any] = read_evaluation(evaluation)["slices"]
-    worse = manifest.load(evaluation).statistics_of(EVALUATION).worse_slices
+    worse = recorded.statistics_of(EVALUATION).worse_slices
     assert worse == tuple(slices.worse(Slice(**one) for one in found["slices"]))
     return found
 
@@ -126,7 +122,7 @@ def test_facts_are_those_of_the_right_rows_beside_a_part_without_a_readable_imag
                     photo(500 * label + number + 1000 * (split == "test"), None, kind=("JPEG", "PNG")[label])
                 )
     (tmp_path / "photos" / "test" / "cat" / "0.jpeg").write_bytes(b"broken")  # a part has one or two rows
-    checkpoint = runs.run(Root(str(tmp_path / "root")), tmp_path / "photos", wrong={})
-    prepared = DatasetURI(manifest.load(checkpoint).parent("prepared", of=checkpoint))
+    root = Root(str(tmp_path / "root"))
+    prepared = runs.prepare(root, runs.ingest(root, tmp_path / "photos"))
     facts = row_facts.of_test_rows(prepared, np.arange(1, 6), ["cat", "cat", "dog", "dog", "dog"])
     assert facts["format"].tolist() == ["JPEG", "JPEG", "PNG", "PNG", "PNG"]
