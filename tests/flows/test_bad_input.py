@@ -64,7 +64,6 @@ REQUESTS = [
         "run --set start=pretrained --set epochs=3 --set freeze_epochs=4",
         "freeze_epochs ... <= 3, the number of epochs",
     ),
-    Bad("run --set backbone_lr_scale=0", "backbone_lr_scale must be greater than 0, got 0.0"),
     Bad("run --set model=resnet19", "model ... one of resnet18 ... such as timm/resnet34, got 'resnet19'"),
     Bad("run --set model=timm/resnet19", "model ... one that timm.list_models() names ... got 'timm/resnet19'"),
     Bad("run --set model=timm/resnet18.none", "timm.list_pretrained() names, got 'timm/resnet18.none': Invalid"),
@@ -75,12 +74,8 @@ REQUESTS = [
     Bad("run --set cpus_per_worker=500", "--workers ... 500 CPUs ... cpus_per_worker ... at most 0"),
     Bad("run --stage-timeout 400d", "--stage-timeout ... at most 365d ... '400d'"),
     Bad("run --mirror /no/such/folder", "--mirror ... '/no/such/folder'"),
-    *(
-        Bad(f"run --mirror {address}", f"--mirror ... http(s)://host/path/ ... '{address}'")
-        for address in ("http://", "http:///files/", "http://host:0/", "https://host:99999/")
-    ),
+    Bad("run --mirror http://host:0/", "--mirror ... http(s)://host/path/ ... 'http://host:0/'"),
     Bad("run --mirror {file}", "--mirror: there is no folder '{file}'; choose one"),
-    Bad("run --mirror https://host/files?key=secret", "--mirror must be http(s)://host/path/"),
     Bad("run --mirror https://user:secret@host/", "--mirror must be http(s)://host/path/"),
     Bad("run --mirror ftp://user:secret@host/", "an http(s) address or a folder, got 'ftp://***@host/'"),
     Bad("run --mirror {root} --data {raw}", "--data ... --mirror"),
@@ -111,18 +106,14 @@ REQUESTS = [
     Bad(f"run --storage /tmp/{'x/' * 3000}", "--storage ... at most 1000 characters, got 6005"),
     Bad("run --storage /sys/nosuch", "--storage ... /sys/nosuch ... another folder"),
     Bad("run --data {photos} --storage {photos}/root", "--storage must not be below --data"),
-    Bad("run --storage file:///proc/a%0Ab", "--storage ... /proc/a b"),
     Bad("run --storage s3://user:secret@bucket/x", "--storage ... credentials ... AWS_*"),
     Bad("run --storage s3://bucket/x", "--storage ... nonsense", _NO_SERVER | {"AWS_ENDPOINT_URL": "nonsense"}),
     Bad("predict", "--data"),
     Bad("predict --data {root} --csv {root}", "--csv: must be a file in an existing, writable folder"),
     Bad("predict --data {root} --csv {file}/a.csv", "--csv: must be a file ... got '{file}/a.csv'"),
-    Bad("predict --data {root} --csv {nothing}/a.csv", "--csv: must be a file ... got '{nothing}/a.csv'"),
     Bad("predict --data {checkpoint}", "--data ... raw or prepared ... {checkpoint} of kind checkpoint"),
     Bad("predict --data {raw} --split nosuch", "--split ... test ... 'nosuch'"),
-    Bad('predict --data ""', "--data must be a folder or s3://bucket/prefix, got an empty value"),
     Bad("predict --data {raw} --min-confidence 0", "--min-confidence must be above 0 and at most 1, got 0.0"),
-    Bad("predict --data {raw} --min-confidence nan", "--min-confidence must be above 0 and at most 1, got nan"),
     Bad("predict --data {raw}", "--model ... has no champion; run the pipeline first"),
     Bad("predict --data {raw} --model champion:../x", "--model ... registered model ... '../x'"),
     Bad("predict --data {raw} --model {raw}", "--model ... of kind checkpoint ... {raw} of kind raw"),
@@ -134,10 +125,7 @@ REQUESTS = [
     Bad("backfill --register-as BAD_ --storage {root}", "--register-as ... a-z, 0-9 and '-' ... 'BAD_'"),
     Bad("up --port 65536", "--port ... 65534"),
     Bad('up --host "" --port 24', "--host is empty"),
-    *(
-        Bad(f"up --host {host} --port 24", f"--port 24 cannot be used on {host!r}")
-        for host in ("192.0.2.1", "127.0.0.1.evil.example", "2001:db8::1")
-    ),
+    Bad("up --host 2001:db8::1 --port 24", "--port 24 cannot be used on '2001:db8::1'"),
     Bad("up --port {taken}", "--port {taken} cannot be used ... Address already in use"),
     Bad("deploy extra", "extra"),
     Bad("deploy", "PREFECT_API_URL ... http://***@[", {"PREFECT_API_URL": "http://user:secret@["}),
@@ -152,10 +140,7 @@ REQUESTS = [
     Bad("history letters --storage {root}", "registered model: {root} has no decision on 'letters'; run"),
     Bad("rollback digits/1.json --storage {root}", "registered model: {root} has no decision on 'digits/1.json'"),
     Bad("ls checkpoints", "KIND ... 'checkpoints'; did you mean checkpoint?"),
-    Bad("ls --nosuch", "--nosuch ... --help"),
     Bad("ls --storage gopher://x", "--storage ... gopher://x"),
-    Bad("ls --storage s3:/bucket/x", "--storage ... s3:/bucket/x"),
-    Bad("show s3://user:secret@bucket/x", "uri ... AWS_*"),
     Bad("promote x --register-as a/b", "--register-as ... 'a/b'"),
 ]
 

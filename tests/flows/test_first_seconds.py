@@ -6,11 +6,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +44,7 @@ sys.exit(guarded(lambda: start.start(None, options, parameters, flow="__main__:s
 """
 
 
-def start(folder: Path, *, seconds: float = 0, **env: str) -> "subprocess.Popen[str]":
+def start(folder: Path, seconds: float = 0, /, **env: str) -> "subprocess.Popen[str]":
     """A run of a flow that does nothing for a while, with a temporary Prefect server."""
     others = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     others.pop("PREFECT_API_URL", None)
@@ -68,34 +65,13 @@ def home(tmp_path: Path, integration: None) -> Path:
     return tmp_path / "home"
 
 
-@contextlib.contextmanager
-def proxy() -> Iterator[tuple[str, list[str]]]:
-    """The address of a proxy, and every request line that it got."""
-    requests: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def __getattr__(self, name: str) -> object:
-            if not name.startswith("do_"):
-                raise AttributeError(name)
-            requests.append(self.requestline)
-            return lambda: self.send_error(502)
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", requests
-        server.shutdown()
-
-
 @pytest.mark.slow
 def test_no_request_to_the_temporary_server_goes_through_a_proxy(tmp_path: Path, home: Path) -> None:
-    with proxy() as (address, requests):
-        socks = "socks5://127.0.0.1:1"
-        run = start(tmp_path, PREFECT_HOME=str(home), HTTP_PROXY=address, http_proxy=address, ALL_PROXY=socks)
-        output, errors = run.communicate(timeout=120)
-    assert (run.returncode, output.splitlines()[:1], requests) == (0, ["begun"], []), errors
+    nothing_listens, socks = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
+    proxies = {"HTTP_PROXY": nothing_listens, "http_proxy": nothing_listens, "ALL_PROXY": socks}
+    run = start(tmp_path, **proxies | {"PREFECT_HOME": str(home)})
+    output, errors = run.communicate(timeout=120)
+    assert (run.returncode, output.splitlines()[:1]) == (0, ["begun"]), errors
     assert errors.startswith("starting Prefect ...\n")
 
 
@@ -140,7 +116,7 @@ def test_the_temporary_server_of_a_run_asks_for_a_password(prefect_process: dict
 
 @pytest.mark.slow
 def test_a_closed_terminal_ends_a_run_and_everything_that_it_started(tmp_path: Path, home: Path) -> None:
-    run = start(tmp_path, seconds=600, PREFECT_HOME=str(home))
+    run = start(tmp_path, 600, PREFECT_HOME=str(home))
     assert run.stdout is not None and run.stdout.readline() == "begun\n"
     run.send_signal(signal.SIGHUP)
     assert run.wait(60) == -signal.SIGHUP

@@ -74,13 +74,8 @@ def test_successful_checks_say_what_the_run_will_do(check: Check) -> None:
 
 
 def test_the_first_check_that_fails_is_the_last(check: Check) -> None:
-    check(
-        "--storage",
-        "/sys/nosuch",
-        "--set",
-        "epochs=0",
-        refused="--set: epochs must be greater than or equal to 1, got 0\n",
-    )
+    says = "--set: epochs must be greater than or equal to 1, got 0\n"
+    check("--storage", "/sys/nosuch", "--set", "epochs=0", refused=says)
 
 
 OWN_RECIPE = """
@@ -180,9 +175,8 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     with mirrors.refusing() as address, temporary_settings({PREFECT_API_URL: f"{address}api"}):
-        check(
-            refused=f"PREFECT_API_URL={address}api, from .env or prefect.toml in {Path.cwd()}: no usable Prefect API ("
-        )
+        origin = f".env or prefect.toml in {Path.cwd()}"
+        check(refused=f"PREFECT_API_URL={address}api, from {origin}: no usable Prefect API (")
         monkeypatch.setenv("PREFECT_API_URL", f"{address}api")
         check(refused=f"PREFECT_API_URL={address}api, from the environment: no usable Prefect API (")
     with temporary_settings(prefect_process):
