@@ -30,7 +30,7 @@ def check_workers(workers: Workers, needs: Needs = ANY) -> str:
     machine.cores_asked(workers)
     address = cluster_address() if workers != 0 else ""
     if not address:
-        _check_gpus_here(workers, needs)
+        _check_gpus_here(needs)
     if workers == 0:
         return "not used: the work runs in this process"
     cores = machine.cores()
@@ -49,20 +49,13 @@ def check_workers(workers: Workers, needs: Needs = ANY) -> str:
     return f"{has}; {count(scale.workers, 'worker')}" + (f" with {' and '.join(each)} each" if each else "")
 
 
-def _check_gpus_here(workers: Workers, needs: Needs) -> None:
-    """Raise `ValueError` if `accelerator_type` is set, or if device=cuda and torch finds no GPU here.
-
-    Torch is asked last, since that takes seconds.
-    """
+def _check_gpus_here(needs: Needs) -> None:
+    """Raise `ValueError` if `accelerator_type` is set, or if device=cuda and torch, asked last, finds no GPU here."""
     if needs.accelerator_type:
-        where, way = ("with --workers 0", "") if workers == 0 else ("without a cluster", ", or set RAY_ADDRESS to one")
-        raise ValueError(f"accelerator_type must be empty {where}, got {needs.accelerator_type!r}; omit it{way}")
-    if needs.device != "cuda" or machine.gpus() or not (trouble := devices.trouble_in_child()):
-        return
-    cluster = "" if workers == 0 else "set RAY_ADDRESS to a cluster with GPUs, or "
-    raise ValueError(
-        f"device=cuda needs a GPU, but none was found on this machine: {trouble}; or {cluster}{devices.CPU_ADVICE}"
-    )
+        raise ValueError(f"accelerator_type must be empty without a cluster, got {needs.accelerator_type!r}; omit it")
+    if needs.device == "cuda" and not machine.gpus() and (trouble := devices.trouble_in_child()):
+        advice = f"use a cluster with GPUs (RAY_ADDRESS), or {devices.CPU_ADVICE}"
+        raise ValueError(f"device=cuda needs a GPU, but none was found on this machine: {trouble}; {advice}")
 
 
 def cluster_address() -> str:

@@ -86,21 +86,14 @@ def test_gpus_of_this_machine_are_counted_without_torch_which_takes_seconds(monk
 @pytest.mark.parametrize(
     ("gpus", "workers", "needs", "message"),
     [
-        (
-            ["0", "1"],
-            8,
-            Needs(),
-            "GPUs of this machine, 2, got 8; for more, set RAY_ADDRESS .*, or use --set device=cpu",
-        ),
-        (["0"], None, Needs(accelerator_type="H100"), "^accelerator_type must be empty without a cluster, got 'H100'"),
+        (["0", "1"], 8, Needs(), "GPUs of this machine, 2, got 8; for more, set RAY_ADDRESS .*, or use --set device="),
         (
             ["0"],
             0,
             Needs(accelerator_type="H100"),
-            "^accelerator_type must be empty with --workers 0, got 'H100'; omit",
+            "^accelerator_type must be empty without a cluster, got 'H100'",
         ),
-        ([], 0, Needs(device="cuda"), "device=cuda needs a GPU, .* machine: no driver; or use --set device=cpu"),
-        ([], None, Needs(device="cuda"), ": no driver; or set RAY_ADDRESS to a cluster with GPUs, or use --set device"),
+        ([], None, Needs(device="cuda"), "machine: no driver; use a cluster with .*, or use --set device=cpu"),
     ],
 )
 def test_what_this_machine_does_not_have_is_refused_with_the_next_step(
