@@ -2,16 +2,15 @@
 
 The checkpoint of an epoch is a folder with `weights.safetensors` (the whole model, including normalization),
 `training.safetensors` (optimizer and schedule: tensors, and JSON beside them) and `checkpoint.json`, which holds
-everything else and the SHA-256 of all three. It needs no generator states: order and augmentation come from generators
-seeded by (seed, epoch, rank), and random numbers inside a model (dropout) from generators seeded by (seed, epoch, step,
-rank).
+everything else and the SHA-256 of all three. It needs no generator states: all generators are seeded by seed, epoch and
+rank, those inside a model (dropout) also by the step.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -76,27 +75,12 @@ class WrongResume(ValueError):
     """A checkpoint has another dataset, recipe or number of workers than the run that would resume from it."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """Copy of the state after an epoch; later training steps do not change it."""
-
-    meta: Meta
-    """Metadata, still without digests."""
-    serialized: Callable[[], dict[str, bytes]]
-    """Returns the content of WEIGHTS and TRAINING; it takes a while, and may run in any thread."""
-
-
-def write(folder: URI, snapshot: Snapshot) -> None:
-    """Write `snapshot` to `folder`; the checkpoint is complete once META, the last file, exists."""
-
-    def stored(name: str, content: bytes) -> str:
-        files.put(folder.child(name), content)
-        return hashlib.sha256(content).hexdigest()
-
-    content = snapshot.serialized()
+def write(folder: URI, meta: Meta, contents: Mapping[str, bytes]) -> None:
+    """Write the `contents` of WEIGHTS and TRAINING, then `meta` with all digests: META completes the checkpoint."""
     with ThreadPoolExecutor() as pool:
-        digests = dict(zip(content, pool.map(stored, content.keys(), content.values()), strict=True))
-    meta = snapshot.meta.model_copy(update={"sha256": digests}).signed()
+        list(pool.map(files.put, map(folder.child, contents), contents.values()))
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    meta = meta.model_copy(update={"sha256": digests}).signed()
     files.put(folder.child(META), meta.model_dump_json(indent=1).encode())
 
 
@@ -109,10 +93,7 @@ def read_meta(uri: URI) -> Meta | None:
 
 
 def fetch(uri: URI, meta: Meta, folder: Path | None) -> bool:
-    """Verify every byte of a checkpoint in one pass over its files; return whether they are those of `meta`.
-
-    Copies the files piece by piece to the local `folder`, if any: what is loaded from there is what was verified.
-    """
+    """Copy a checkpoint piece by piece to the local `folder`, if any; return whether its bytes are those of `meta`."""
     try:
         digests = {name: _copy(uri.child(name), folder and folder / name) for name in (WEIGHTS, TRAINING)}
     except FileNotFoundError:
@@ -123,7 +104,6 @@ def fetch(uri: URI, meta: Meta, folder: Path | None) -> bool:
 
 
 def _copy(uri: URI, path: Path | None) -> str:
-    """Read a file piece by piece, copy it to `path`, if any, and return its SHA-256."""
     digest = hashlib.sha256()
     with path.open("wb") if path else contextlib.nullcontext() as copy:
         for piece in files.pieces(uri):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import safetensors.torch
@@ -12,8 +13,9 @@ from torch import Tensor
 from storage import manifest
 from storage.manifest import JSON
 from storage.statistics import EpochMetrics
-from storage.uri import CheckpointURI, FilesURI
-from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, Snapshot, WrongResume
+from storage.uri import URI, CheckpointURI, FilesURI
+from tasks.learning import checkpoint
+from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, WrongResume
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier
 from tasks.learning.optimizer import align_state
@@ -28,8 +30,11 @@ _FIRST_ROWS = 5000
 """Most rows from which a model is initialised, as in airbench94."""
 
 
-def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields: JSON) -> Snapshot:
-    """Copy the state after the latest epoch; `fields` holds more of `Meta`: parameters, resolved, hardware."""
+def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields: JSON) -> Callable[[URI], None]:
+    """Copy the state after the latest epoch; return a function that writes it to a folder, in any thread.
+
+    `fields` holds more of `Meta`: parameters, resolved, hardware.
+    """
     meta = Meta(
         model=dataclasses.replace(trainer.model.spec, temperature=history[-1].temperature),
         recipe=trainer.recipe.to_dict(),
@@ -42,16 +47,13 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields
     )
     # Steps change the originals meanwhile. Computing with the tensors is left to this thread: a second one would get
     # OpenMP threads of its own, and with more of them than cores each waits asleep, which makes every step slower.
-    weights = {
-        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        for name, tensor in trainer.model.state_dict().items()
-    }
+    weights = {name: _copied(tensor) for name, tensor in trainer.model.state_dict().items()}
     tensors: dict[str, Tensor] = {}
 
     def plain(value: object) -> object:
         if isinstance(value, Tensor):
             name = str(len(tensors))
-            tensors[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            tensors[name] = _copied(value)
             return {_TENSOR: name}
         if isinstance(value, dict):
             return {_ITEMS: [[key, plain(item)] for key, item in value.items()]}
@@ -59,10 +61,16 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields
 
     training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
     rest = {"training": json.dumps(plain(training))}
-    return Snapshot(
-        meta=meta,
-        serialized=lambda: {WEIGHTS: safetensors.torch.save(weights), TRAINING: safetensors.torch.save(tensors, rest)},
-    )
+
+    def write(folder: URI) -> None:
+        state = safetensors.torch.save(tensors, rest)
+        checkpoint.write(folder, meta, {WEIGHTS: safetensors.torch.save(weights), TRAINING: state})
+
+    return write
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: JSON) -> list[EpochMetrics]:

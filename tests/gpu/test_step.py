@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from storage.statistics import ModelSpec
+from storage.uri import URI
 from tasks.learning import hardware, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
 from tasks.learning.loaders import ResidentLoader
@@ -191,19 +192,26 @@ def test_models_of_the_cifar_recipes_never_wait_for_a_gpu(gpu: torch.device, mod
     assert len(reads) == 10 + 1, "ten times in training, and once for the validation loss"
 
 
-def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_trains(device: torch.device) -> None:
+def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_trains(
+    device: torch.device, tmp_path: Path
+) -> None:
     step = "graph" if device.type == "cuda" else "eager"
     trainer = new_trainer(device, num_rows=160, **SETTINGS["small"], epochs=3, step=step)
     history = [trainer.run_epoch(1)]
     for epoch in (1, 2):
         expected = _weights(trainer)
-        snapshot = training_state.take(trainer, history, prepared="", fields=training.FIELDS)
+        write, folder = (
+            training_state.take(trainer, history, prepared="", fields=training.FIELDS),
+            tmp_path / f"{epoch}",
+        )
         history.append(trainer.run_epoch(epoch + 1))
-        stored = snapshot.serialized()
-        weights = safetensors.torch.load(stored[WEIGHTS])
+        write(URI(str(folder)))
+        weights = safetensors.torch.load_file(folder / WEIGHTS)
         assert weights.keys() == expected.keys() and all(torch.equal(weights[name], expected[name]) for name in weights)
         assert any(not torch.equal(weights[name], weight) for name, weight in _weights(trainer).items())
-        numbers = [int(tensor) for tensor in safetensors.torch.load(stored[TRAINING]).values() if tensor.dim() == 0]
+        numbers = [
+            int(tensor) for tensor in safetensors.torch.load_file(folder / TRAINING).values() if tensor.dim() == 0
+        ]
         assert set(numbers) == {epoch * trainer.steps_per_epoch}, "of the steps"
 
 

@@ -16,7 +16,7 @@ from storage.manifest import Parent
 from storage.statistics import EpochMetrics
 from storage.uri import URI, CheckpointURI
 from tasks.jobs.train import attempts
-from tasks.learning import checkpoint, training_state
+from tasks.learning import training_state
 from tasks.learning.checkpoint import FILES, META, TRAINING, WEIGHTS, WrongResume
 from tasks.learning.loop import Trainer
 from tasks.learning.sources import Split
@@ -46,8 +46,8 @@ class Run:
         for epoch, loss in enumerate(VALIDATION_LOSSES, start=1):
             self.history.append(dataclasses.replace(trainer.run_epoch(epoch), validation_loss=loss))
             self.weights.append(weights(trainer))
-            snapshot = training_state.take(trainer, self.history, prepared=PREPARED, fields=FIELDS)
-            checkpoint.write(URI(str(scratch / EPOCHS[epoch])), snapshot)
+            write = training_state.take(trainer, self.history, prepared=PREPARED, fields=FIELDS)
+            write(URI(str(scratch / EPOCHS[epoch])))
 
 
 def new_trainer(digits: dict[str, Split], **changes: Any) -> Trainer:

@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from storage.manifest import Parent
 from storage.uri import CheckpointURI, Root
-from tasks.jobs.train import attempts
-from tasks.learning import checkpoint, decode, inference, training_state
+from tasks.learning import decode, inference
 from tasks.learning.sources import Split
-from tests.committed import ENDED, RESOLVED
 from tests.image_folder import encoded, picture
 from tests.learning import training
 from tests.storage.results import promote
@@ -27,20 +24,9 @@ def root(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def commit_model(root: Root, digits: dict[str, Split], *, precision: str) -> CheckpointURI:
-    trainer = training.trainer(
-        training.recipe(model="small-cnn", epochs=1),
-        training.rows(digits["train"], 0, 128),
-        training.rows(digits["test"], 0, 32),
-    )
-    history = [trainer.run_epoch(1)]
-    scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
-    about: dict[str, Any] = {"parameters": {}, "resolved": RESOLVED.model_copy(update={"precision": precision})}
-    checkpoint.write(
-        scratch.child("attempt-1/epoch-0001"), training_state.take(trainer, history, prepared="0", fields=about)
-    )
-    prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
-    attempts.commit(scratch, target, parents={"prepared": prepared}, **ENDED)
-    return target
+    recipe = training.recipe(model="small-cnn", epochs=1)
+    trainer = training.trainer(recipe, training.rows(digits["train"], 0, 128), training.rows(digits["test"], 0, 32))
+    return training.commit(trainer, root, "mnist-resnet18", precision=precision)
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+from storage.manifest import Parent
 from storage.statistics import EpochMetrics, ModelSpec
-from storage.uri import URI
-from tasks.learning import augmentation, checkpoint, models, recipes, training_state
+from storage.uri import URI, CheckpointURI, Root
+from tasks.jobs.train import attempts
+from tasks.learning import augmentation, models, recipes, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Split
 from tasks.learning.sources.mnist import CLASSES
-from tests.committed import RESOLVED
+from tests.committed import ENDED, RESOLVED
 from tests.learning.more_models import MODELS
 
 CPU = torch.device("cpu")
@@ -76,8 +78,18 @@ def small(digits: dict[str, Split], **changes: Any) -> Trainer:
 
 def save(trainer: Trainer, history: list[EpochMetrics], folder: Path | str) -> None:
     """Write the checkpoint of a run after its last epoch so far."""
-    snapshot = training_state.take(trainer, history, prepared=PREPARED, fields=FIELDS)
-    checkpoint.write(URI(str(folder)), snapshot)
+    training_state.take(trainer, history, prepared=PREPARED, fields=FIELDS)(URI(str(folder)))
+
+
+def commit(trainer: Trainer, root: Root, name: str, **resolved: Any) -> CheckpointURI:
+    """Train the first and last epoch of a run, and commit it as a checkpoint of `root`."""
+    scratch, target = root.child(f"runs/{name}"), CheckpointURI(root.child(f"checkpoints/{name}-0123456789ab"))
+    fields = FIELDS | {"resolved": RESOLVED.model_copy(update=resolved)}
+    write = training_state.take(trainer, [trainer.run_epoch(1)], prepared=PREPARED, fields=fields)
+    write(scratch.child("attempt-1/epoch-0001"))
+    prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
+    attempts.commit(scratch, target, parents={"prepared": prepared}, **ENDED)
+    return target
 
 
 def resume(trainer: Trainer, folder: Path | str) -> list[EpochMetrics]:

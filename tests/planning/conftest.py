@@ -5,12 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.manifest import Parent
-from storage.uri import CheckpointURI, Root
-from tasks.jobs.train import attempts
-from tasks.learning import checkpoint, training_state
+from storage.uri import Root
 from tasks.learning.sources import Split
-from tests.committed import ENDED
 from tests.learning import training
 from tests.learning.conftest import digits
 from tests.storage.results import promote
@@ -28,10 +24,5 @@ def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -
         training.recipe(epochs=1), training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
     )
     trainer.model.spec = dataclasses.replace(trainer.model.spec, classes=NAMES)
-    scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/letters-0123456789ab"))
-    snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", fields=training.FIELDS)
-    checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
-    prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
-    attempts.commit(scratch, target, parents={"prepared": prepared}, **ENDED)
-    promote(root, "letters", target)
+    promote(root, "letters", training.commit(trainer, root, "letters"))
     return Path(root)

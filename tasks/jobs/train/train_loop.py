@@ -206,8 +206,8 @@ class Checkpoints:
             self.finish()
             self._history = list(history)
             if trainer.rank == 0:
-                snapshot = training_state.take(trainer, history, prepared=prepared, fields=fields)
-                self._written = self.writer.submit(checkpoint.write, self._folder(epoch), snapshot)
+                write = training_state.take(trainer, history, prepared=prepared, fields=fields)
+                self._written = self.writer.submit(write, self._folder(epoch))
         if trainer.rank == 0:
             _tell_epoch(history, trainer)
 
