@@ -20,6 +20,7 @@ from storage.kinds import CHECKPOINT
 from storage.statistics import EpochMetrics
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.ingest.downloads import write_split
+from tasks.jobs.spec import JobSpec
 from tasks.learning import downloading, images, recipes, sources
 from tasks.learning.inference import Inference
 from tasks.learning.recipes import Recipe
@@ -87,7 +88,7 @@ class Bench:
     def _make(self, stage: Stage[_URI], needs: Needs = ANY) -> _URI:
         """Make the result of `stage`, anew if it is there."""
         files.remove(stage.target)
-        InProcessRunner().run(stage, needs=needs)
+        InProcessRunner().run(JobSpec(stage=stage, needs=needs))
         return stage.target
 
 

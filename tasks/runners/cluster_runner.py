@@ -14,11 +14,10 @@ from tasks.jobs.errors import JobFailed
 from tasks.jobs.spec import JobSpec
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger
-from tasks.resources.needs import ANY, Limits, Needs
+from tasks.resources.needs import Limits
 from tasks.runners import jobs_api
 from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result, job_prefix
-from tasks.stages import Stage
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -36,16 +35,16 @@ class ClusterRunner:
         self._address, self._poll_s = address, poll_s
         self._connected: JobSubmissionClient | None = None
 
-    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
+    def run(self, spec: JobSpec[Any]) -> None:
         """Run a job, as `Runner` says, or attach to a live one for the same target.
 
         A head that does not answer fails the job; the next try attaches to it, if the head still knows it.
         """
-        until = time.monotonic() + limits.stage_s + 30  # the job enforces its own deadline
-        with expecting_result(stage), self._stopping(job_prefix(stage)):
-            job, name = self._job(JobSpec(stage=stage, limits=limits, needs=needs)), stage.kind.stage
+        until = time.monotonic() + spec.limits.stage_s + 30  # the job enforces its own deadline
+        with expecting_result(spec.stage), self._stopping(job_prefix(spec.stage)):
+            job, name = self._job(spec), spec.stage.kind.stage
             logger().info("%s: job %s, in Ray's dashboard %s/#/jobs/%s", name, job, redact(self._address), job)
-            self._follow(job, limits, until)
+            self._follow(job, spec.limits, until)
 
     @contextlib.contextmanager
     def _answering(self) -> "Iterator[JobSubmissionClient]":

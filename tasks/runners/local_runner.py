@@ -21,12 +21,10 @@ from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import logger
 from tasks.resources import machine
 from tasks.resources.capacity import SPARE_CPUS
-from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners import jobs_api
 from tasks.runners.child import Child
 from tasks.runners.job_log import Follower
 from tasks.runners.runner import expecting_result
-from tasks.stages import Stage
 
 _POLL_S = 0.1
 _KILLED = 128 + signal.SIGKILL
@@ -122,15 +120,15 @@ class LocalRunner:
         if wanted:
             self._ray = self._start()
 
-    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
+    def run(self, spec: JobSpec[Any]) -> None:
         """Run a job, as `Runner` says; end it if the run is interrupted."""
-        place = JobSpec(stage=stage, limits=limits, needs=needs, threads=machine.cores()).write()
+        place = spec.model_copy(update={"threads": machine.cores()}).write()
         ray = self.connect()
         env = environment() | {"RAY_ADDRESS": ray.address}
-        with expecting_result(stage):
-            job = Child([sys.executable, "-m", "tasks.jobs", stage.kind.stage, place], env=env, cwd=jobs_api.CODE)
+        with expecting_result(spec.stage):
+            job = Child([sys.executable, "-m", "tasks.jobs", spec.stage.kind.stage, place], env=env, cwd=jobs_api.CODE)
             try:
-                self._follow(ray, job, Follower(), deadline_s=limits.stage_s)
+                self._follow(ray, job, deadline_s=spec.limits.stage_s)
             finally:
                 job.end()
 
@@ -165,8 +163,9 @@ class LocalRunner:
             token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
         return ray
 
-    def _follow(self, ray: LocalRay, job: Child, follower: Follower, *, deadline_s: float) -> None:
+    def _follow(self, ray: LocalRay, job: Child, *, deadline_s: float) -> None:
         """Pass on the job's output until the job ends; raise its error if it failed."""
+        follower = Follower()
         deadline = time.monotonic() + deadline_s + 30  # the job enforces its own deadline; this one is for a stuck job
         while job.running:
             if not ray.child.running:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Runner(Protocol):
     """Runs jobs; implemented by `LocalRunner`, `ClusterRunner` and `InProcessRunner`."""
 
-    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
-        """Run the job of `stage` until its target is committed; then remove its scratch folder.
+    def run(self, spec: JobSpec[Any]) -> None:
+        """Run the job of `spec` until its target is committed; then remove its scratch folder.
 
         Its log and progress go to the logger of the running task. Raises `JobRefused` if a retry would meet the same
         error again, else `JobFailed`.
@@ -37,7 +37,7 @@ def run_once(
     stage: Stage[U], runner: Runner, *, limits: Limits = Limits(), needs: Needs = ANY, name: str | None = None
 ) -> U:
     """Return the result of `stage`; let `runner` make it unless it is committed: see `make_once`."""
-    return make_once(stage, lambda: runner.run(stage, limits=limits, needs=needs), name=name)
+    return make_once(stage, lambda: runner.run(JobSpec(stage=stage, limits=limits, needs=needs)), name=name)
 
 
 def job_prefix(stage: Stage[Any]) -> str:
@@ -65,18 +65,17 @@ def expecting_result(stage: Stage[Any]) -> Iterator[None]:
 class InProcessRunner:
     """Runner for `--workers 0`: jobs run in this process, so that breakpoints in model and training loop work."""
 
-    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
+    def run(self, spec: JobSpec[Any]) -> None:
         """Run the job in this process, as `Runner` says; the cause of a `JobFailed` is the original error."""
-        follower = Follower()
-        spec = JobSpec(stage=stage, limits=limits, needs=needs, threads=machine.cores())
+        follower, spec = Follower(), spec.model_copy(update={"threads": machine.cores()})
         spec.write()  # to repeat it by hand
-        with expecting_result(stage):
+        with expecting_result(spec.stage):
             try:
                 main.run_here(spec, tell=follower.line)
             except DeadlineExceeded:
                 raise
             except Exception as error:
-                raise errors.job_error(error, folder=stage.scratch) from error
+                raise errors.job_error(error, folder=spec.stage.scratch) from error
 
 
 def _may_help(task: "Task[..., Any]", run: "TaskRun", state: "State[Any]") -> bool:

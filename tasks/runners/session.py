@@ -11,13 +11,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from storage import manifest
+from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import begin_again, logger
 from tasks.resources import capacity
-from tasks.resources.needs import ANY, Limits, Needs, Workers
+from tasks.resources.needs import Workers
 from tasks.runners.cluster_runner import ClusterRunner
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.runner import InProcessRunner, Runner
-from tasks.stages import Stage
 
 _POLL_S = 0.5
 """Seconds between two attempts to get the machine's lock."""
@@ -71,14 +71,14 @@ class LockingRunner:
         self._locks = locks
         self._has_lock = False
 
-    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
+    def run(self, spec: JobSpec[Any]) -> None:
         """Run the job as `Runner` says, unless another run has made its result during the wait for the lock."""
         if not self._has_lock:
             self._has_lock = True
             self._lock()
-            if manifest.is_committed(stage.target):
+            if manifest.is_committed(spec.stage.target):
                 return
-        self.runner.run(stage, limits=limits, needs=needs)
+        self.runner.run(spec)
 
     def _lock(self) -> None:
         path = Path(tempfile.gettempdir(), f"data-to-model-{os.geteuid()}.lock")

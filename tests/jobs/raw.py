@@ -15,6 +15,7 @@ from storage import tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.images import user_images
 from tasks.images.user_images import UserImages
+from tasks.jobs.spec import JobSpec
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import images, loop, recipes
 from tasks.learning.recipes import Data, Recipe, Split, Training
@@ -105,7 +106,7 @@ def reader(loader: str, **about: Any) -> RankContext:
 
 def run(stage: Stage[Any]) -> None:
     """Do here what the job of `stage` would do."""
-    InProcessRunner().run(stage)
+    InProcessRunner().run(JobSpec(stage=stage))
 
 
 def train(stage: Train, *, cut: int | None = None) -> list[int]:

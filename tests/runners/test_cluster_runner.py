@@ -17,6 +17,7 @@ from ray.job_submission import JobStatus
 
 from storage.uri import URI, DatasetURI, Root
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.spec import JobSpec
 from tasks.resources.needs import Limits
 from tasks.runners import jobs_api
 from tasks.runners.cluster_runner import ClusterRunner
@@ -74,7 +75,7 @@ def cluster(stage: Train, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def run(stage: Train) -> None:
-    ClusterRunner("http://127.0.0.1:8265", poll_s=0.01).run(stage, limits=Limits(stage_s=60))
+    ClusterRunner("http://127.0.0.1:8265", poll_s=0.01).run(JobSpec(stage=stage, limits=Limits(stage_s=60)))
 
 
 @pytest.mark.usefixtures("cluster")

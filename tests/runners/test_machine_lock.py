@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from storage.uri import CheckpointURI, DatasetURI, Root
+from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import step
-from tasks.resources.needs import ANY, Limits, Needs
+from tasks.resources.needs import Limits
 from tasks.runners.session import LockingRunner
-from tasks.stages import Predict, Stage
+from tasks.stages import Predict
 from tests import committed
 from tests.jobs import raw
 from tests.runs import CHECKOUT
@@ -31,8 +32,8 @@ from tasks.runners.session import LockingRunner
 from tests import committed
 with contextlib.ExitStack() as locks:
     print("begun", flush=True)
-    job = SimpleNamespace(run=lambda stage, **_: print("turn", flush=True), target=URI("/nowhere"))
-    LockingRunner(job, locks).run(job)
+    runner = SimpleNamespace(run=lambda spec: print("turn", flush=True))
+    LockingRunner(runner, locks).run(SimpleNamespace(stage=SimpleNamespace(target=URI("/nowhere"))))
     sys.stdin.read()
 """
 WAITING = "waiting: another run is computing on this machine; `fuser "
@@ -44,15 +45,16 @@ class Recorder:
     def __init__(self) -> None:
         self.stages: list[str] = []
 
-    def run(self, stage: Stage[Any], *, limits: Limits = Limits(), needs: Needs = ANY) -> None:
-        self.stages.append(stage.kind.stage)
+    def run(self, spec: JobSpec[Any]) -> None:
+        self.stages.append(spec.stage.kind.stage)
 
 
 @pytest.fixture
-def predict(tmp_path: Path) -> Predict:
+def predict(tmp_path: Path) -> JobSpec[Predict]:
     root = Root(str(tmp_path / "root"))
     model, rows = (root.child(f"{kind}/small-0123456789ab") for kind in ("checkpoints", "datasets/prepared"))
-    return raw.to_predict(root, CheckpointURI(model), DatasetURI(rows))
+    stage = raw.to_predict(root, CheckpointURI(model), DatasetURI(rows))
+    return JobSpec(stage=stage, limits=Limits(stage_s=0.1))
 
 
 @contextlib.contextmanager
@@ -68,7 +70,7 @@ def another_run() -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("is_made", [False, True])
 @pytest.mark.usefixtures("integration")
 def test_a_run_waits_beyond_its_deadline_until_another_is_killed_and_makes_nothing_that_was_made_meanwhile(
-    predict: Predict, caplog: pytest.LogCaptureFixture, is_made: bool
+    predict: JobSpec[Predict], caplog: pytest.LogCaptureFixture, is_made: bool
 ) -> None:
     recorder = Recorder()
     with another_run() as other, caplog.at_level("INFO"), contextlib.ExitStack() as locks:
@@ -76,19 +78,19 @@ def test_a_run_waits_beyond_its_deadline_until_another_is_killed_and_makes_nothi
 
         def end() -> None:
             if is_made:
-                committed.commit(predict.target, "predictions")
+                committed.commit(predict.stage.target, "predictions")
             other.kill()
 
         threading.Timer(0.5, end).start()
-        with step("predict", predict.target) as waited:
-            LockingRunner(recorder, locks).run(predict, limits=Limits(stage_s=0.1))
+        with step("predict", predict.stage.target) as waited:
+            LockingRunner(recorder, locks).run(predict)
     assert waited.seconds < 0.4  # the wait is not the stage's
     assert recorder.stages == [] if is_made else ["predict"]
     assert any(message.startswith(WAITING) for message in caplog.messages)
 
 
 @pytest.mark.usefixtures("integration")
-def test_a_run_keeps_its_turn_from_its_first_job_to_its_end(predict: Predict) -> None:
+def test_a_run_keeps_its_turn_from_its_first_job_to_its_end(predict: JobSpec[Predict]) -> None:
     with contextlib.ExitStack() as locks:
         runner = LockingRunner(Recorder(), locks)
         runner.run(predict)
@@ -102,7 +104,7 @@ def test_a_run_keeps_its_turn_from_its_first_job_to_its_end(predict: Predict) ->
 
 
 def test_a_lock_that_cannot_be_used_costs_a_warning_and_not_the_run(
-    predict: Predict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    predict: JobSpec[Predict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     Path(tmp_path / "missing").touch()
