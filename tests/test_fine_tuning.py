@@ -26,7 +26,7 @@ from tasks.runners.runner import InProcessRunner
 from tasks.train import train
 from tests.image_folder import write_folder
 from tests.ingested import ingested
-from tests.learning import lite0
+from tests.learning.training import LITE0, write_lite0
 from tests.runs import options_of
 
 SMALL = {"epochs": 1, "image_size": 32, "batch_size": 4, "max_shift": 2, "max_quarantined": 0.5, "precision": "fp32"}
@@ -36,7 +36,7 @@ SMALL = {"epochs": 1, "image_size": 32, "batch_size": 4, "max_shift": 2, "max_qu
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`lite0.safetensors`: the ImageNet weights."""
-    return lite0.write(tmp_path_factory.mktemp("weights"))
+    return write_lite0(tmp_path_factory.mktemp("weights"))
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +78,13 @@ def checked(pictures: Path, tmp_path: Path, *words: str) -> Plan:
 
 def test_bytes_of_a_file_name_the_model_and_its_path_does_not(make: Make, weights: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copy(weights, tmp_path / "copy.safetensors"))
-    original, moved = (make(model=lite0.MODEL, start=str(path)) for path in (weights, copy))
+    original, moved = (make(model=LITE0, start=str(path)) for path in (weights, copy))
     assert original.train.weights and original.train.weights == moved.train.weights
     assert original.train.target == moved.train.target
     safetensors.torch.save_file(
-        {name: 2 * tensor.contiguous() for name, tensor in pretrained.read_published(lite0.MODEL).items()}, copy
+        {name: 2 * tensor.contiguous() for name, tensor in pretrained.read_published(LITE0).items()}, copy
     )
-    other = make(model=lite0.MODEL, start=str(copy))
+    other = make(model=LITE0, start=str(copy))
     assert other.train.weights != original.train.weights and other.train.target != original.train.target
     assert other.train.weights in other.uses and other.train.prepared == original.train.prepared
 
@@ -93,11 +93,11 @@ def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
     make: Make, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copy(weights, tmp_path))
-    settings: dict[str, Any] = {"model": lite0.MODEL, "start": str(copy), "learning_rate": 1e-12}
+    settings: dict[str, Any] = {"model": LITE0, "start": str(copy), "learning_rate": 1e-12}
     plan = make(**settings)
     model, meta = training_state.load_model(trained(plan))
     stem = "conv_stem.weight"
-    assert torch.allclose(model.backbone.state_dict()[stem], pretrained.read_published(lite0.MODEL)[stem])
+    assert torch.allclose(model.backbone.state_dict()[stem], pretrained.read_published(LITE0)[stem])
     assert model.backbone.state_dict()["classifier.weight"].shape[0] == len(meta.model.classes) == 3
     assert manifest.load(plan.train.target).parent("weights", of=plan.train.target) == plan.train.weights
     assert plan.train.weights and meta.model.mean == (127.5,) * 3
@@ -109,7 +109,7 @@ def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
 
 def test_default_starts_from_the_weights_of_a_package_which_are_stored_once(make: Make, pictures: Path) -> None:
     plan = make()
-    assert plan.recipe.training.start == recipes.Pretrained() and plan.recipe.model == lite0.MODEL
+    assert plan.recipe.training.start == recipes.Pretrained() and plan.recipe.model == LITE0
     assert (
         plan.download is None and plan.weights and plan.train.weights and plan.train.weights.parent.name == "downloads"
     )
@@ -117,7 +117,7 @@ def test_default_starts_from_the_weights_of_a_package_which_are_stored_once(make
     (file,) = manifest.verify(plan.train.weights).files
     assert file.path == f"tf_efficientnet_lite0-{file.sha256[:12]}.safetensors"
     stored = safetensors.torch.load_file(Path(plan.train.weights, file.path))
-    assert all(torch.equal(stored[name], tensor) for name, tensor in pretrained.read_published(lite0.MODEL).items())
+    assert all(torch.equal(stored[name], tensor) for name, tensor in pretrained.read_published(LITE0).items())
     assert make().train.weights == plan.train.weights
 
 
@@ -152,10 +152,10 @@ def crowned(plan: Plan) -> CheckpointURI:
     [
         (
             "resnet18",
-            lite0.write,
+            write_lite0,
             "the weights do not fit model resnet18: .* are missing, unknown or of another shape, such as ",
         ),
-        (lite0.MODEL, lambda folder: folder / "none.safetensors", "there is no file .*/none.safetensors"),
+        (LITE0, lambda folder: folder / "none.safetensors", "there is no file .*/none.safetensors"),
     ],
 )
 def test_file_that_does_not_fit_is_refused_before_anything_starts(

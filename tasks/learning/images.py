@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -87,11 +88,10 @@ def num_parts(num_rows: int, image_shape: Sequence[int], *, encoded_bytes: int =
 
     If the rows are encoded images of `encoded_bytes` in total, at most about 16 MiB, of them and of their pixels.
     """
-    row_bytes = int(np.prod(image_shape))
-    rows_per_part = max(1, _PART_BYTES // row_bytes)
+    limit, row_bytes = _PART_BYTES, int(np.prod(image_shape))
     if encoded_bytes and num_rows:
-        rows_per_part = max(1, _ENCODED_PART_BYTES // max(row_bytes, encoded_bytes // num_rows))
-    needed = -(-num_rows // rows_per_part)
+        limit, row_bytes = _ENCODED_PART_BYTES, max(row_bytes, encoded_bytes // num_rows)
+    needed = math.ceil(num_rows / max(1, limit // row_bytes))
     return max(1, min(num_rows, max(_MIN_PARTS, needed)))
 
 

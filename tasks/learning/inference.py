@@ -60,7 +60,7 @@ class Model(nn.Module):
         return self.classifier.probabilities(logits)
 
     def prepare(self, pictures: Sequence[Picture]) -> Tensor:
-        """Resize image files exactly as ingestion resizes the user's own images, for training and for prediction.
+        """Resize image files exactly as ingestion resizes the user's own images.
 
         Each picture is rotated by its EXIF, put on white where it is transparent, scaled until its shorter side fits,
         and cropped to its centre.
@@ -113,7 +113,7 @@ def _pixels(picture: Picture, number: int, *, size: int, channels: int) -> bytes
 class Inference:
     """Model of a committed checkpoint on `device`, at `precision`, by default that of its training.
 
-    On a GPU without bf16, by default fp32.
+    On a GPU without bf16 it is fp32.
     """
 
     def __init__(self, uri: CheckpointURI, *, threads: int, device: torch.device, precision: str | None = None) -> None:

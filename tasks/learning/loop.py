@@ -23,8 +23,7 @@ from tasks.learning.step import Step
 from tasks.learning.temperature import fit_temperature
 
 _DRAWS, _TRANSFORMS = 2, 3
-"""Seed parts that separate random numbers inside a model (dropout, stochastic depth), those of torchvision's
-transforms, and all others."""
+"""Parts of seeds: of random numbers inside a model (dropout, stochastic depth), and of torchvision's transforms."""
 _VALIDATION_BATCH_SIZE, _VALIDATION_BYTES = 512, 2**27
 """Validation rows and bytes of pixels of a batch on the CPU, unless the recipe says another number of rows."""
 _CALIBRATION_LOGITS = 2**24
@@ -210,11 +209,9 @@ class Trainer:
     def _validate(self, on_batch: Callable[[], None]) -> list[float]:
         self.model.eval()
         totals = torch.zeros(4, dtype=torch.float64, device=self.device)
-        num_classes = len(self.model.spec.classes)
-        kept = [
-            (torch.empty(0, num_classes, device=self.device), torch.empty(0, dtype=torch.int64, device=self.device))
-        ]
-        num_kept = 0
+        num_classes, num_kept = len(self.model.spec.classes), 0
+        nothing = torch.empty(0, dtype=torch.int64, device=self.device)
+        kept = [(nothing.float().view(0, num_classes), nothing)]
         for images, labels in self._timed(self.loader.validation_batches(batch_size=self.validation_batch_size)):
             with autocast(self.precision, self.device):
                 logits = self.model(images)

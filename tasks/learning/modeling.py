@@ -12,7 +12,7 @@ from tasks.learning import models
 class Classifier(nn.Module):
     """Module from raw images (uint8, BHWC) to logits (float, (B, classes)), with its own normalization.
 
-    `pretrained`: the user's own code may read weights from files, because no checkpoint's weights follow.
+    With `pretrained`, the user's own code may read weights from files: no checkpoint's weights follow.
     """
 
     def __init__(self, spec: ModelSpec, *, pretrained: bool = False) -> None:
@@ -66,9 +66,9 @@ def resolve_precision(asked: str, device: torch.device, model: nn.Module) -> str
 
 
 def set_arithmetic(precision: str, device: torch.device) -> None:
-    """Allow TF32, and let cuDNN choose by timing, on a GPU in bf16 only; fp32 is computed in fp32 by fixed algorithms.
+    """Let this process compute fp32 on a GPU by algorithms that always give the same bits; bf16 also in TF32, faster.
 
-    In fp32 these are algorithms that always give the same bits. For the whole process. `hardware.here` records it.
+    `hardware.here` records it.
     """
     if device.type == "cuda":
         is_fast = precision == "bf16"

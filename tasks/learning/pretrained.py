@@ -45,9 +45,9 @@ def published(model: str) -> "PretrainedCfg":
 
 
 def read_published(model: str) -> dict[str, Tensor]:
-    """Return the published weights of `model`: from a package, or as timm downloads them into its own cache.
+    """Return the published weights of `model`: from a package, or from timm's own cache, into which it downloads them.
 
-    Raises `DownloadFailed` with the next step if timm cannot download them.
+    Raises `DownloadFailed` with the next step.
     """
     import timm
 
@@ -84,10 +84,7 @@ def _packaged() -> list[Tensor]:
 
 
 def normalization(model: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return mean and deviation per color that the weights of timm's `model` are for, in units of 0 to 255.
-
-    None for the project's and the user's own models, whose weights do not say it.
-    """
+    """Return mean and deviation per color, 0 to 255, that timm's weights of `model` are for; None for other models."""
     try:
         config = published(model)
     except ValueError:
@@ -116,10 +113,9 @@ def start_from_file(classifier: Classifier, path: Path) -> bool:
 def start_from(classifier: Classifier, weights: dict[str, Tensor], *, classes: Sequence[str] = ()) -> bool:
     """Give the backbone of `classifier` the `weights` of the same architecture; return whether its head is new.
 
-    Unless `classes` are those of the classifier and the head fits, the head is new, and its last layer starts at 0:
-    every class is equally likely, where random weights, which libraries make for 1,000 classes, would begin with large
-    errors that spoil the backbone (Kolesnikov et al., Big Transfer, 2020, do the same). Batch normalization goes on
-    from the statistics in `weights`. A first layer of gray images gets the sum over the colors.
+    Unless `classes` are those of the classifier and the head fits, the head is new, and its last layer starts at 0, so
+    that no large errors spoil the backbone (Kolesnikov et al., Big Transfer, 2020, do the same). A first layer of gray
+    images gets the sum over the colors.
 
     Args:
         classifier: Newly initialised.
@@ -139,15 +135,13 @@ def start_from(classifier: Classifier, weights: dict[str, Tensor], *, classes: S
         head, hint = f"{head_of(backbone)}.", ""
     except ValueError as error:
         head, hint = "", f"; {error}"
-    names = {name for name in own if head and name.startswith(head)}
-    has_new_head = not names <= fitting.keys() or tuple(classes) != classifier.spec.classes
+    names = {name for name in (*own, *weights) if head and name.startswith(head)}
+    has_new_head = not names & own.keys() <= fitting.keys() or tuple(classes) != classifier.spec.classes
     if has_new_head and not head:
         raise ValueError(f"start: the weights do not say that they are for the same classes{hint}")
     differing = [name for name in own if name not in fitting and not name.endswith(_COUNTER)]
     differing += [name for name in weights if name not in own]
-    if head:
-        differing = [name for name in differing if not name.startswith(head)]
-    if differing:
+    if differing := [name for name in differing if name not in names]:
         raise ValueError(
             f"start: the weights do not fit model {classifier.spec.model}: {len(differing)} are missing, unknown or of "
             f"another shape, such as {', '.join(differing[:_NAMED])}{hint}"

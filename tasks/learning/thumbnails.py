@@ -1,8 +1,7 @@
 """Thumbnails of 288 bytes, by which near duplicates are found: re-encoded, resized or hardly changed copies.
 
-Pairs are found in two steps, in memory that does not depend on how many images there are but for 8 bytes of each:
-a perceptual hash of the thumbnail (pHash's idea, Klinger and Starkweather 2010: the signs of the lowest frequencies of
-a discrete cosine transform) proposes them, the thumbnails themselves decide.
+A perceptual hash of the thumbnail (pHash's idea, Klinger and Starkweather 2010: the signs of the lowest frequencies of
+a discrete cosine transform) proposes pairs, the thumbnails themselves decide. So 8 bytes of each image are in memory.
 """
 
 from collections.abc import Callable, Iterator

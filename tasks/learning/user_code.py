@@ -1,8 +1,7 @@
 """Code outside the project: a recipe, a model or a source in the user's own file or folder, and its errors.
 
-A recipe refers to such code by the name of its file or folder, the object's name and a digest of the content, so that
-exactly this version is found wherever the recipe is used. The code is never read from storage: it is sent to a cluster
-with the project's own code, and `PIPELINE_USER_CODE` lists its files and folders on this machine.
+A recipe refers to such code by the name of its file or folder, the object's name and a digest of the content: exactly
+this version is used everywhere. The code is never read from storage: it is sent to a cluster with the project's own.
 """
 
 import contextlib
@@ -139,7 +138,7 @@ def check_listed() -> list[Path]:
 
 
 def reference(thing: object) -> str:
-    """Return the name under which a recipe refers to `thing`, a top-level object of the recipe's file.
+    """Return the name under which a recipe refers to a top-level object of its own file.
 
     Args:
         thing: A factory of models or optimizers, or a `Source`.

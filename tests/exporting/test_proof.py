@@ -15,7 +15,7 @@ from tasks.learning import pretrained
 from tasks.learning.inference import Model
 from tasks.learning.modeling import Classifier, last_layer
 from tests.jobs import raw
-from tests.learning import lite0
+from tests.learning.training import LITE0
 
 SHAPE = (64, 64, 3)
 RANDOM = ("resnet18", "mobilenetv3_small_100", "vit_tiny_patch16_224", "convnext_atto")
@@ -39,7 +39,7 @@ def trained(name: str) -> Model:
     torch.manual_seed(0)
     spec = ModelSpec(model=name, image_shape=SHAPE, classes=raw.CLASSES, mean=(127.5,) * 3, std=(127.5,) * 3)
     classifier = Classifier(spec)
-    if name == lite0.MODEL:
+    if name == LITE0:
         pretrained.start_from(classifier, pretrained.read_published(name))
     layer = last_layer(classifier.backbone)
     assert layer
@@ -48,7 +48,7 @@ def trained(name: str) -> Model:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [lite0.MODEL, *(f"timm/{name}" for name in RANDOM)])
+@pytest.mark.parametrize("name", [LITE0, *(f"timm/{name}" for name in RANDOM)])
 def test_real_architecture_is_equal_to_its_file_on_1000_images(name: str, rows: DatasetURI) -> None:
     model = trained(name)
     exported = onnx_file.load(onnx_file.write(model, {}))

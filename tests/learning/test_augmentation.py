@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.learning.augmentation import RandomTransforms
+from tasks.learning.augmentation import RandomTransforms, shifted
 from tasks.learning.loop import Batch, seed_everything
 from tasks.learning.recipes import PixelAugment
 
@@ -49,3 +49,9 @@ def test_share_of_the_images_loses_a_rectangle() -> None:
     is_erased = (pixels == 0).flatten(1).any(1)
     assert 16 < int(is_erased.sum()) < 48
     assert torch.equal(pixels[~is_erased], images(3)[~is_erased])
+
+
+def test_each_image_moves_by_its_own_offset_and_black_comes_in() -> None:
+    image = torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8)[None, :, :, None]
+    moved = shifted(image.expand(3, -1, -1, -1), torch.tensor([[1, 0, 1], [1, 1, 2]]), max_shift=1)
+    assert moved[..., 0].tolist() == [[[1, 2], [3, 4]], [[0, 0], [1, 2]], [[2, 0], [4, 0]]]

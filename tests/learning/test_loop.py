@@ -11,7 +11,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from storage.statistics import EpochMetrics
-from tasks.learning.augmentation import shifted
 from tasks.learning.epoch_metrics import NonFiniteLoss
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader
 from tasks.learning.loop import Loader, Trainer
@@ -194,29 +193,3 @@ def test_map_style_loaders_of_all_ranks_give_every_validation_row_exactly_once()
     batches = [batch for rank in (0, 1) for batch in loader("map style", rank=rank).validation_batches(batch_size=8)]
     assert torch.cat([labels for _, labels in batches]).tolist() == list(range(51))
     assert all(isinstance(batch, tuple) and batch[0].dtype == torch.uint8 for batch in batches)
-
-
-class TestShift:
-    @pytest.fixture
-    def images(self) -> torch.Tensor:
-        """600 images without a black pixel, so that a shift can be told from what is left."""
-        return torch.randint(1, 256, (600, 9, 7, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-
-    def test_every_image_is_moved_as_a_whole_by_at_most_the_limit(self, images: torch.Tensor) -> None:
-        moved = shifted(images, training.numbers(600, seed=1), max_shift=2)
-        offsets = [self.offset(before, after) for before, after in zip(images, moved, strict=True)]
-        assert set(offsets) == {(down, right) for down in range(-2, 3) for right in range(-2, 3)}
-
-    @staticmethod
-    def offset(before: torch.Tensor, after: torch.Tensor) -> tuple[int, int] | None:
-        """By how many rows and columns `before` was moved, black coming in; none when it was not."""
-        height, width, _ = before.shape
-        for down in range(-3, 4):
-            for right in range(-3, 4):
-                expected = torch.zeros_like(before)
-                kept = before[max(0, -down) : height - max(0, down), max(0, -right) : width - max(0, right)]
-                top, left = max(0, down), max(0, right)
-                expected[top : top + kept.shape[0], left : left + kept.shape[1]] = kept
-                if torch.equal(after, expected):
-                    return down, right
-        return None

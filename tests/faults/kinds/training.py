@@ -5,7 +5,7 @@ from typing import Any
 from storage import files
 from tests.faults.case import Case, Failed, kind
 from tests.faults.history import step
-from tests.learning import lite0
+from tests.learning.training import LITE0, write_lite0
 
 _STEPS_UNTIL_SEEN = 2
 """After how many steps of an epoch the loss is looked at first."""
@@ -37,8 +37,8 @@ def _struck_in_step(
 @kind("worker killed after the backbone was unfrozen")
 def _fine_tuning_killed(case: Case) -> dict[str, Any]:
     """From real ImageNet weights; the model has dropout, and its backbone is frozen in the first epoch."""
-    weights = lite0.write(case.harness.folder)
-    case.begin(f"model={lite0.MODEL}", f"start={weights}", "freeze_epochs=1", after="prepared", workers=1)
+    weights = write_lite0(case.harness.folder)
+    case.begin(f"model={LITE0}", f"start={weights}", "freeze_epochs=1", after="prepared", workers=1)
     return case.expect_recovery(case.start("step", "epoch 2", rank=0, skip=case.random.randrange(9)))
 
 
