@@ -56,7 +56,7 @@ def mnist(
     """Train a model, evaluate it and promote it if it passes the gate; existing results are reused."""
     options = locals() | {"storage": storage or default_storage(), "mirror": mirror or [], "settings": settings or {}}
     try:
-        options["recipe"] = recipe or default_recipe(data, flow=str(flow_run.flow_name), storage=options["storage"])
+        options["recipe"] = recipe or default_recipe(data, flow=str(flow_run.flow_name))
         plan = checked(RunOptions(**options))
     except ValueError as error:
         return refused(error)

@@ -20,6 +20,12 @@ def count(number: float, noun: str) -> str:
     return f"{shown} {noun}" if number == 1 else f"{shown} {noun}s"
 
 
+def first(names: Iterable[object], most: int = 10) -> str:
+    """Join the first names, and say if there are more: `cat, dog, ...`."""
+    names = [*names]
+    return ", ".join([*map(str, names[:most]), *["..."] * (len(names) > most)])
+
+
 def size(num_bytes: int) -> str:
     """Format a number of bytes: `1.5 MB`."""
     from rich.filesize import decimal

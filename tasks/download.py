@@ -11,6 +11,7 @@ from storage.manifest import File
 from storage.statistics import FilesStatistics, Origin
 from storage.uri import FilesURI
 from tasks.learning.downloading import fetch_file
+from tasks.learning.sources import SourceFile
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, make_once, tidy
 from tasks.resources.needs import Limits
@@ -27,45 +28,41 @@ def download(stage: Download, *, limits: Limits = Limits(), name: str = "downloa
 
 
 def _fetch(stage: Download, limits: Limits) -> None:
+    """Fetch the missing files one by one and commit them."""
+    started = time.monotonic()
     try:
-        _fetch_and_commit(stage, limits)
+        fetched = [_fetch_file(file, stage, limits) for file in stage.files]
+        commits.commit(
+            stage.target,
+            kind="files",
+            parents={},
+            parameters=stage.values,
+            listed=[entry for entry, _ in fetched],
+            statistics=FilesStatistics(
+                sources=tuple(origin for _, origin in fetched), seconds=time.monotonic() - started
+            ),
+        )
     except Exception:
         if not manifest.is_committed(stage.target):  # else another run was first, and deleted the scratch files
             raise
+    tidy(stage.scratch)
 
 
-def _fetch_and_commit(stage: Download, limits: Limits) -> None:
-    """Fetch the missing files one by one and commit them."""
-    uri, scratch = stage.target, stage.scratch
-    started = time.monotonic()
-    log = logger().info
-    listed: list[File] = []
-    origins: list[Origin] = []
-    for file in stage.files:
-        place = uri.child(file.stored)
-        is_there = not file.model and storage_files.exists(place)
-        if is_there and (digest := storage_files.sha256(place)).startswith(file.sha256):
-            log("%s: reusing the file of an earlier attempt", file.name)
-            origins.append(Origin(name=file.name, md5=file.md5, sha256=digest, url="an earlier attempt"))
-        else:
-            with storage_files.workspace(scratch) as folder:
-                if file.model:
-                    from tasks.learning import pretrained  # imports torch, which takes seconds
+def _fetch_file(file: SourceFile, stage: Download, limits: Limits) -> tuple[File, Origin]:
+    log, place = logger().info, stage.target.child(file.stored)
+    is_there = not file.model and storage_files.exists(place)
+    if is_there and (digest := storage_files.sha256(place)).startswith(file.sha256):
+        log("%s: reusing the file of an earlier attempt", file.name)
+        origin = Origin(name=file.name, md5=file.md5, sha256=digest, url="an earlier attempt")
+    else:
+        with storage_files.workspace(stage.scratch) as folder:
+            if file.model:
+                from tasks.learning import pretrained  # imports torch, which takes seconds
 
-                    digest = pretrained.save_published(file.model, folder / file.name)
-                    url = f"published weights of {file.model}"
-                    origins.append(Origin(name=file.name, sha256=digest, url=url))
-                    place = uri.child(f"{Path(file.name).stem}-{digest[:12]}.safetensors")
-                else:
-                    origins.append(fetch_file(file, folder, mirrors=stage.mirrors, stall_s=limits.download_s, log=log))
-                storage_files.put(place, folder / file.name)
-        listed.append(File(path=place.name, size=storage_files.entry(place).size, sha256=origins[-1].sha256))
-    commits.commit(
-        uri,
-        kind="files",
-        parents={},
-        parameters=stage.values,
-        listed=listed,
-        statistics=FilesStatistics(sources=tuple(origins), seconds=time.monotonic() - started),
-    )
-    tidy(scratch)
+                digest = pretrained.save_published(file.model, folder / file.name)
+                origin = Origin(name=file.name, sha256=digest, url=f"published weights of {file.model}")
+                place = stage.target.child(f"{Path(file.name).stem}-{digest[:12]}.safetensors")
+            else:
+                origin = fetch_file(file, folder, mirrors=stage.mirrors, stall_s=limits.download_s, log=log)
+            storage_files.put(place, folder / file.name)
+    return File(path=place.name, size=storage_files.entry(place).size, sha256=origin.sha256), origin

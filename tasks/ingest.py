@@ -32,13 +32,8 @@ def ingest(
 
     A Ray job ingests many files of the user, the flow's own process everything else.
 
-    Args:
-        files: Downloaded files of the source that `data` names, or a list of the user's own (`user_images.write`).
-        data: How the images are stored.
-        runner: Runs the job, if it is large.
-        group: For the user's images without a test split: `near-duplicates` keeps these in one split.
-        refresh: Number of the repetition.
-        limits: Time limits.
+    `files` are downloads of the source that `data` names, or a list of the user's own (`user_images.write`).
+    `group` and `refresh` are fields of `Ingest`.
     """
     stage = ingest_stage(files, data, group=group, refresh=refresh)
     images = user_images.read(stage.listing) if stage.listing else None

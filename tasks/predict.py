@@ -23,15 +23,8 @@ def predict(
 ) -> PredictionsURI:
     """Predict each row of `dataset`, or of one split, exactly once; verify and reuse parts of an earlier attempt.
 
-    Args:
-        checkpoint: The model.
-        dataset: Raw or prepared dataset, with images of the model's shape.
-        runner: Runs the job.
-        split: Split to predict; None: every split.
-        root: Storage root of the result; None: that of `checkpoint`.
-        needs: Resources of each worker, and the number of workers.
-        limits: Time limits.
-        name: Name of the stage in logs, if a run predicts twice.
+    `dataset` is raw or prepared, with images of the model's shape. `name` is the stage's in logs, if a run predicts
+    twice. The other arguments are the fields of `Predict`.
     """
     stage = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split=split)
     return run_once(stage, runner, limits=limits, needs=needs, name=name)

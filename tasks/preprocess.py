@@ -24,15 +24,7 @@ def preprocess(
 ) -> DatasetURI:
     """Write each usable row of `raw` once to a train, validation or test split; count and list unusable rows.
 
-    Args:
-        raw: Raw dataset.
-        split: How training and validation rows are chosen.
-        runner: Runs the job.
-        root: Storage root of the result; None: that of `raw`.
-        fold: For an audit: number of the fold, from 0, whose rows are the test rows.
-        folds: Number of folds.
-        refresh: Number of the repetition.
-        limits: Time limits.
+    The arguments are the fields of `Preprocess`.
     """
     stage = Preprocess(root=root, raw=raw, split=split, fold=fold, folds=folds, refresh=refresh)
     return run_once(stage, runner, limits=limits)

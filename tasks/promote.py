@@ -37,15 +37,8 @@ def promote(
 ) -> Decision:
     """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway.
 
-    Args:
-        checkpoint: The challenger.
-        evaluation: Its evaluation, on the rows on which the champion is judged too.
-        registered_model: The registered model that it competes for.
-        gate: When it is promoted.
-        runner: Runs the prediction by a champion that has not predicted these rows.
-        judge_only: Whether to record the decision but keep the champion.
-        needs: Resources of each worker of that prediction.
-        limits: Time limits.
+    The champion is judged on the test rows of `evaluation` too: `runner` predicts them, by workers with these `needs`.
+    `judge_only` records the decision but keeps the champion.
     """
     root, gate = reference.root_of(evaluation), resolved(gate, checkpoint)
     decisions = registry.history(root, registered_model)

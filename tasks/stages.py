@@ -58,8 +58,9 @@ class Stage(BaseModel, Generic[U]):
     @property
     def values(self) -> dict[str, JsonValue]:
         """Everything else that decides the result's bytes, without what has its default."""
-        names = [name for name in type(self).model_fields if name not in ("root", *self.kind.parents)]
-        return {name: _plain(getattr(self, name)) for name in names if not self._is_default(name)}
+        fields = type(self).model_fields
+        values = {name: getattr(self, name) for name in fields if name not in ("root", *self.kind.parents)}
+        return {name: _plain(value) for name, value in values.items() if value != fields[name].get_default()}
 
     @property
     def storage(self) -> Root:
@@ -78,9 +79,6 @@ class Stage(BaseModel, Generic[U]):
     def scratch(self) -> URI:
         """Folder for the job's spec and for temporary files of all attempts; deleted once the result is committed."""
         return self.storage.child(f"{kinds.RUNS}/{self.target.name}")
-
-    def _is_default(self, name: str) -> bool:
-        return bool(getattr(self, name) == type(self).model_fields[name].get_default())
 
 
 def _plain(value: Any) -> JsonValue:

@@ -23,14 +23,7 @@ def train(
 ) -> CheckpointURI:
     """Train and keep the epoch with the lowest validation loss; resume from the newest complete checkpoint.
 
-    Args:
-        prepared: Dataset to train on.
-        recipe: What to train, and how.
-        runner: Runs the job.
-        start: Initial weights, as the recipe's `start` says: the download of a file of weights, or a checkpoint.
-        workers: Number of workers; None: chosen by GPUs, batch size and nodes.
-        cores: Number of the machine's cores that decides the number of threads; None: all.
-        limits: Time limits.
+    The arguments are the fields of `Train`.
 
     Raises:
         ValueError: `start` is missing, or given although the recipe starts from random weights.

@@ -88,7 +88,7 @@ def check_request(options: RunOptions) -> Recipe:
     machine.choose(options.cores)
     make_plan.check_workers(options.workers)
     _limits(options)
-    name = default_recipe(options.data, storage=options.storage) if options.recipe is None else options.recipe
+    name = default_recipe(options.data) if options.recipe is None else options.recipe
     recipe = recipes.override(recipes.load(name), options.settings)
     if options.register_as:
         check_name(options.register_as, field="--register-as")

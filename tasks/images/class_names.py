@@ -5,11 +5,11 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
+from storage.terminal import first
+
 NO_LABEL = -1
 """Number that means "no label", as in Hugging Face's and scikit-learn's data."""
 _MOST = 10_000
-_SHOWN = 10
-"""Most names of a list in an error message."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,9 +89,9 @@ def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
     for file in files:
         if unknown := [name for name in file.counts if name not in names]:
             raise ValueError(
-                f"{file.path} has rows of class {', '.join(unknown[:_SHOWN])}, which is not in train: its classes are "
-                f"{_shown(file.names or [*file.counts])}, those of {train[0].path} and all of train "
-                f"{_shown([*names])}; use the same name for the same class, or remove those rows"
+                f"{file.path} has rows of class {first(unknown)}, which is not in train: its classes are "
+                f"[{first(file.names or file.counts)}], those of {train[0].path} and all of train "
+                f"[{first(names)}]; use the same name for the same class, or remove those rows"
             )
     if len(names) < 2:
         raise ValueError(f"train must have at least two different labels, got {list(names)}; -1 means no label")
@@ -101,8 +101,4 @@ def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
 def where(labels: str, files: Sequence[FileLabels], classes: Collection[str]) -> str:
     """Return `labels`, which says where the labels are, with the names in the files that are no classes."""
     unused = [*dict.fromkeys(name for file in files for name in file.names or ()).keys() - set(classes)]
-    return f"{labels}; names without rows are left out: {_shown(in_order(unused))}" if unused else labels
-
-
-def _shown(names: Sequence[object]) -> str:
-    return f"[{', '.join(map(str, names[:_SHOWN]))}{', ...' if len(names) > _SHOWN else ''}]"
+    return f"{labels}; names without rows are left out: [{first(in_order(unused))}]" if unused else labels

@@ -33,16 +33,12 @@ def with_splits(listed: Sequence[UserFile], *, fraction: float, sha256: Mapping[
 
 
 def of_groups(sha256: Mapping[str, str], thumbnail: Mapping[str, bytes]) -> dict[str, str]:
-    """Return for each path the SHA-256 of one image of its group of near duplicates: the one that ends lowest.
+    """Return for each path in `thumbnail` the SHA-256 of one image of its near duplicates: the one that ends lowest.
 
     The end, since the beginning decides the split: the lowest beginning would make large groups test rows.
-
-    Args:
-        sha256: SHA-256 of each file, hexadecimal.
-        thumbnail: Thumbnail of each file, in the same order.
     """
     array = np.frombuffer(b"".join(thumbnail.values()), np.uint8).reshape(-1, thumbnails.SIZE)
     pairs, _ = thumbnails.find_pairs(thumbnails.hashes(array), lambda rows: array[rows])
-    by_end, number = np.unique([digest[::-1] for digest in sha256.values()], return_inverse=True)
+    by_end, number = np.unique([sha256[path][::-1] for path in thumbnail], return_inverse=True)
     chosen = by_end[thumbnails.groups(number[pairs], len(by_end))][number]
-    return {path: str(digest)[::-1] for path, digest in zip(sha256, chosen, strict=True)}
+    return {path: str(digest)[::-1] for path, digest in zip(thumbnail, chosen, strict=True)}

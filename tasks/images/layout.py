@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from storage.terminal import first
 from tasks.images import class_names
 from tasks.images.class_names import normal
 
@@ -25,8 +26,6 @@ _NO_CLASS = re.compile(
     re.IGNORECASE,
 )
 """Names of folders in data sets for detection or segmentation, or of parts of a data set without class folders."""
-_SHOWN = 10
-"""Most names in a message."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,12 +59,12 @@ def of_parquet(paths: Sequence[str]) -> Layout:
     left_out: defaultdict[str, list[str]] = defaultdict(list)
     for path in paths:
         parts = path.split("/")
-        depth = next((depth for depth, part in enumerate(parts) if _split_in(part)), None)
-        if depth is None:
-            left_out["no folder or file name contains train or test"].append(path)
-        else:
-            word, split = _split_in(parts[depth]) or ("", "")
+        marked = [(depth, *found) for depth, part in enumerate(parts) if (found := _split_in(part))]
+        if marked:
+            depth, word, split = marked[0]
             name_of[path] = "/".join([*parts[:depth], word]), split
+        else:
+            left_out["no folder or file name contains train or test"].append(path)
     used = _assign(dict(name_of.values()))
     for path, (name, _) in name_of.items():
         if name not in used:
@@ -185,14 +184,12 @@ def _checked_classes(
             raise ValueError(f"there are no class folders with images in {folder}{unlabelled}")
     learned = next(iter(names.values()))
     if unlearned := sorted(set().union(*names.values()) - learned):
-        raise ValueError(f"class {', '.join(unlearned[:_SHOWN])} has test images but no training images")
+        raise ValueError(f"class {first(unlearned)} has test images but no training images")
     class_names.check_number(len(learned))
     if len(learned) < 2:
         raise ValueError(f"there must be at least two classes, got {', '.join(learned)}")
     if all(map(_NO_CLASS.fullmatch, learned)):
-        raise ValueError(
-            f"{', '.join(sorted(learned)[:_SHOWN])} are not names of classes; if they are classes, rename the folders"
-        )
+        raise ValueError(f"{first(sorted(learned))} are not names of classes; if they are classes, rename the folders")
     return tuple(class_names.in_order(learned))
 
 
@@ -203,15 +200,15 @@ def _check_depth(inside: Mapping[str, set[str]], classes: set[str]) -> None:
     """
     common = set.intersection(*inside.values())
     if len(common) > 1 and not any("" in folders for folders in inside.values()):
-        outer, inner = (", ".join(sorted(names)[:_SHOWN]) for names in (inside, common))
+        outer, inner = (first(sorted(names)) for names in (inside, common))
         raise ValueError(
             f"{outer} have the same folders {inner}: name the one whose folders are the classes, or make the classes "
             "the upper folders"
         )
-    for name, folders in inside.items():
-        copies = {first for folder in folders if (first := normal(folder.partition("/")[0])) in classes}
+    for outer, folders in inside.items():
+        copies = {name for folder in folders if (name := normal(folder.partition("/")[0])) in classes}
         if len(copies) > 1:
             raise ValueError(
-                f"{name}/ has folders named like the classes beside it, {', '.join(sorted(copies)[:_SHOWN])}; if it is "
+                f"{outer}/ has folders named like the classes beside it, {first(sorted(copies))}; if it is "
                 "a copy, move it elsewhere"
             )

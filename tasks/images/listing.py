@@ -7,12 +7,12 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from storage import files, process
 from storage.files import Entry
 from storage.statistics import LeftOut
-from storage.terminal import count
+from storage.terminal import count, first
 from storage.uri import URI
 
 NEW = "new"
@@ -66,10 +66,19 @@ class Listing:
     skipped: defaultdict[str, list[str]]
     """Paths that are left out, by reason."""
 
+    @property
+    def kind(self) -> Literal["images", "parquet"]:
+        return "images" if self.images else "parquet"
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The images or the Parquet files."""
+        return self.images or self.parquet
+
     def first_folders(self) -> str:
         """Name the first folders of the images or Parquet files."""
-        folders = sorted({entry.path[: entry.path.rfind("/") + 1] for entry in self.images or self.parquet} - {""})
-        return (", ".join(map(_shown, folders[:_SHOWN])) or "none") + (", ..." if len(folders) > _SHOWN else "")
+        folders = sorted({entry.path[: entry.path.rfind("/") + 1] for entry in self.entries} - {""})
+        return first(map(_shown, folders), _SHOWN) or "none"
 
     def left_out(self) -> tuple[LeftOut, ...]:
         """Count the files that are left out by reason, in a fixed order."""
@@ -104,7 +113,7 @@ def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) ->
             for kind, entries in (("Parquet file", listing.parquet), ("image", listing.images))
         )
         raise ValueError(f"{option}: {uri} holds {both}; move one kind elsewhere, or name the folder of the other")
-    if not listing.parquet and not listing.images:
+    if not listing.entries:
         left_out = "".join(f"; {files}" for files in listing.left_out())
         raise ValueError(f"{option}: there are neither images nor Parquet files in {uri}; {layout}{left_out}")
     if listing.parquet and not single:

@@ -5,7 +5,7 @@ from typing import Any
 
 from storage import access, champions, manifest
 from storage.admin import catalog
-from storage.uri import URI, DatasetURI, FilesURI, ListingURI, Root, parse_root
+from storage.uri import URI, DatasetURI, FilesURI, ListingURI, Root
 from tasks.images import thumbnail_parts, user_images
 from tasks.images.layout import EXPECTED
 from tasks.images.user_images import UserImages
@@ -18,34 +18,15 @@ _IMAGE_SIZE = 64
 """Pixels per side of the user's images, unless the recipe or the pretrained weights say otherwise."""
 
 
-def default_recipe(data: str | None, *, flow: str = "", storage: str = "./data") -> str:
-    """Return the default recipe: `images-finetune` for the user's own images, else that of the data or of the flow.
+def default_recipe(data: str | None, *, flow: str = "") -> str:
+    """Return the default recipe: `images-finetune` if there is an option `--data`, else that of the deployment's flow.
 
-    Args:
-        data: The option `--data`, or the parameter of a deployment.
-        flow: Name of the deployment's flow; empty on the command line, whose default is the bundled sample.
-        storage: Storage root of a result that `data` names.
+    `flow` is empty on the command line, whose default is the bundled sample; `mnist` takes images, too.
     """
-    if flow == "images":
+    if flow == "images" or (data and flow in ("", "mnist")):
         return "images-finetune"
-    usual = _recipe_of(flow) or "mnist-sample-resnet18"
-    if not data or flow not in ("", "mnist"):
-        return usual
-    uri = DatasetURI(catalog.named(parse_root(storage), data, option="--data"))
-    try:
-        access.check_readable(uri, option="--data")
-    except FileNotFoundError:
-        return usual
-    if manifest.is_committed(uri):
-        parameters = catalog.committed(uri, option="--data", kinds=("raw",)).parameters
-        if "listing" not in parameters:
-            return _recipe_of(uri.stem) or usual
-    return "images-finetune"
-
-
-def _recipe_of(source: str) -> str | None:
-    name = f"{source}-resnet18"
-    return name if name in recipes.known() else None
+    name = f"{flow}-resnet18"
+    return name if name in recipes.known() else "mnist-sample-resnet18"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,16 +56,6 @@ class TrainingData:
             files = download.target
         return ingest_stage(files, self.recipe.data, group=self.recipe.split.group, refresh=refresh)
 
-    def images(self, raw: DatasetURI) -> tuple[tuple[int, int, int] | None, tuple[str, ...] | None]:
-        """Return shape and classes of the images; None where they are unknown until the data is read."""
-        if self.source is not None:
-            return self.source.image_shape, self.source.classes
-        if self.user_images is not None and (self.user_images.classes or not manifest.is_committed(raw)):
-            size = self.recipe.data.image_size
-            return (size, size, self.recipe.data.channels), self.user_images.classes or None
-        metadata = manifest.load(raw).columns["metadata"]
-        return images.shape_of(metadata), images.classes_of(metadata)
-
 
 def ingest_stage(files: FilesURI | ListingURI, data: Data, *, group: str = "none", refresh: int = 0) -> Ingest:
     """Return the stage that makes a raw dataset of `files`: a download, or a list of the user's own."""
@@ -96,6 +67,18 @@ def ingest_stage(files: FilesURI | ListingURI, data: Data, *, group: str = "none
     }
     fields |= {} if images.test_fraction is None else {"test_fraction": images.test_fraction, "group": group}
     return Ingest(listing=files, place=images.uri, is_new=images.is_new, refresh=refresh, **fields)
+
+
+def images_of(ingest: Ingest | None, raw: DatasetURI) -> tuple[tuple[int, int, int] | None, tuple[str, ...] | None]:
+    """Return shape and classes of the images of a run; None where they are unknown until the data is read."""
+    if ingest and ingest.files:
+        source = sources.load(ingest.source)
+        return source.image_shape, source.classes
+    classes = user_images.read(ingest.listing).classes if ingest and ingest.listing else ()
+    if ingest and (classes or not manifest.is_committed(raw)):
+        return (ingest.image_size, ingest.image_size, ingest.channels), classes or None
+    metadata = manifest.load(raw).columns["metadata"]
+    return images.shape_of(metadata), images.classes_of(metadata)
 
 
 def is_needed(files: FilesURI, *, child: URI) -> bool:

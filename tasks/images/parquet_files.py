@@ -16,7 +16,7 @@ from storage.manifest import File
 from tasks.images import class_names, user_files
 from tasks.images.class_names import FileLabels
 from tasks.images.listing import UserFile
-from tasks.images.pieces import Piece, Work, Written
+from tasks.images.pieces import Piece, Survey, Work, Written
 from tasks.images.user_files import finish as finish
 from tasks.learning import images
 from tasks.stages import Ingest
@@ -53,25 +53,11 @@ class Opened:
             return None
 
 
-def to_survey(stage: Ingest) -> list[Piece]:
-    """List every file, since only the file itself contains its number of rows and its labels."""
-    return [Piece(files=[file]) for file in user_files.listed(stage).files]
-
-
-def survey(piece: Piece, stage: Ingest) -> FileLabels:
-    """Count the rows of one file and list its labels."""
-    (file,) = piece.files
-    with _opened(stage, file) as (source, _):
-        if stage.is_new:  # the classes are the model's, so the file's labels are not needed
-            rows = source.file.metadata.num_rows
-            return FileLabels(path=file.path, split=file.split, rows=rows, names=None, counts={})
-        return read_labels(source, file)
-
-
-def plan(stage: Ingest, surveyed: Sequence[FileLabels]) -> Work:
+def plan(stage: Ingest, survey: Survey) -> Work:
     """Assign to each file the number of its first part and the id of its first row in its split."""
     listing, first, part = user_files.listed(stage), Counter[str](), Counter[str]()
     shape, planned = user_files.shape_of(stage), list[Piece]()
+    surveyed: list[FileLabels] = survey(_survey, [Piece(files=[file]) for file in listing.files])
     for file, labels in zip(listing.files, surveyed, strict=True):
         split, rows = file.split, labels.rows
         parts = images.num_parts(rows, shape) if rows else 0
@@ -84,6 +70,16 @@ def plan(stage: Ingest, surveyed: Sequence[FileLabels]) -> Work:
     classes = class_names.of_files(surveyed)
     where = class_names.where(listing.labels, surveyed, classes)
     return Work(shape=shape, classes=classes, pieces=planned, labels=where)
+
+
+def _survey(piece: Piece, stage: Ingest) -> FileLabels:
+    """Count the rows of one file and list its labels."""
+    (file,) = piece.files
+    with _opened(stage, file) as (source, _):
+        if stage.is_new:  # the classes are the model's, so the file's labels are not needed
+            rows = source.file.metadata.num_rows
+            return FileLabels(path=file.path, split=file.split, rows=rows, names=None, counts={})
+        return read_labels(source, file)
 
 
 def make(piece: Piece, stage: Ingest, *, classes: tuple[str, ...]) -> Written:

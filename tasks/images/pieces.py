@@ -2,8 +2,8 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -11,9 +11,6 @@ from storage.manifest import File
 from storage.statistics import Provenance
 from tasks.images.listing import UserFile
 from tasks.stages import Ingest
-
-Survey = TypeVar("Survey")
-"""What a source finds in one piece before rows can be numbered."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,17 +55,15 @@ class Work:
     """Where the labels of the user's own files were read from, in words."""
 
 
-class Source(Protocol[Survey]):
+Survey = Callable[[Callable[[Piece, Ingest], Any], Sequence[Piece]], list[Any]]
+"""Calls a function with each piece, on any node; returns what it found in their order."""
+
+
+class Source(Protocol):
     """One kind of source, implemented by a module of this package."""
 
-    def to_survey(self, stage: Ingest) -> list[Piece]:
-        """List the pieces to survey before rows can be numbered; empty if the rows are known."""
-
-    def survey(self, piece: Piece, stage: Ingest) -> Survey:
-        """Look into the files of one piece; may run on another node."""
-
-    def plan(self, stage: Ingest, surveyed: Sequence[Survey]) -> Work:
-        """Divide the work, given what `survey` found of each piece that `to_survey` listed."""
+    def plan(self, stage: Ingest, survey: Survey) -> Work:
+        """Divide the work; `survey` looks into files whose rows cannot be numbered otherwise."""
 
     def make(self, piece: Piece, stage: Ingest, *, classes: tuple[str, ...]) -> Written:
         """Write the parts of one piece; may run on another node."""

@@ -1,5 +1,6 @@
-"""Thumbnails of a raw dataset's rows and facts about its images, in files beside its parts; near duplicates."""
+"""Thumbnails of a raw dataset's rows and facts about its images, in files beside its parts."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,12 +10,15 @@ import pyarrow as pa
 from storage import commits, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
+from tasks.images import row_tables
+from tasks.images.class_names import normal
 from tasks.learning import thumbnails
 from tasks.learning.decode import Decoded
 
 _FOLDER = "thumbnails"
 _FACTS = {"width": pa.int64(), "height": pa.int64(), "format": pa.string(), "camera": pa.string()}
 """Of the original image."""
+_FIFTHS = ("darkest", "second darkest", "middle", "second brightest", "brightest")
 _SCHEMA = pa.schema({"hash": pa.int64(), "thumbnail": pa.binary(thumbnails.SIZE), "gray": pa.float64(), **_FACTS})
 """One row for each row of a part, empty if it has no image; `gray` is its mean brightness, 0 to 1."""
 
@@ -42,6 +46,31 @@ def facts(uri: DatasetURI, raw: Manifest, *, split: str) -> pd.DataFrame | None:
     listed = entries(raw, split=f"{split}-")
     parts = [tables.read_part(uri, file, columns=["gray", *_FACTS]) for file in listed]
     return pa.concat_tables(parts).to_pandas() if parts else None
+
+
+def describe_test_rows(uri: DatasetURI, ids: np.ndarray, classes: Sequence[str]) -> pd.DataFrame:
+    """Return a column of text for each fact by which test rows can be divided into slices; none where none is known.
+
+    Args:
+        uri: Dataset, raw or prepared.
+        ids: Id of each row.
+        classes: Class of each row.
+    """
+    described = pd.DataFrame(index=range(len(ids)))
+    raw = row_tables.raw_of(uri)
+    if not raw or (sources := row_tables.table(*raw)) is None:
+        return described
+    paths, numbers, _ = row_tables.files_of(sources, "test", ids.tolist())
+    if not any(number is not None for number in numbers):
+        described["folder"] = [_below_class(path, name) for path, name in zip(paths, classes, strict=True)]
+    if (images := facts(*raw, split="test")) is None:
+        return described
+    images = images.iloc[ids].reset_index(drop=True)
+    described["shorter side"] = [_octave(side) for side in images[["width", "height"]].min(axis=1).astype(int)]
+    described["format"] = images["format"].replace("", None)
+    described["camera"] = images["camera"].replace("", "not recorded")
+    described["brightness"] = _fifths(images["gray"].to_numpy())
+    return described
 
 
 def find_pairs(
@@ -80,3 +109,22 @@ def find_pairs(
 
 def _array(contents: Sequence[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(contents), np.uint8).reshape(-1, thumbnails.SIZE)
+
+
+def _below_class(path: str, class_name: str) -> str:
+    folders = [normal(folder) for folder in path.split("/")[:-1]]
+    below = folders[folders.index(class_name) + 1 :] if class_name in folders else []
+    return "/".join(below) or "none below the class"
+
+
+def _octave(side: int) -> str:
+    low = 2 ** (side.bit_length() - 1)
+    return f"{low:,} to {2 * low - 1:,} pixels"
+
+
+def _fifths(values: np.ndarray) -> list[str]:
+    edges = np.quantile(values, [0.2, 0.4, 0.6, 0.8])
+    bounds = ["below {:.2f}", "{:.2f} to {:.2f}", "{:.2f} to {:.2f}", "{:.2f} to {:.2f}", "from {:.2f}"]
+    pairs = [edges[:1], *itertools.pairwise(edges), edges[-1:]]
+    names = [f"{name} fifth ({bound.format(*pair)})" for name, bound, pair in zip(_FIFTHS, bounds, pairs, strict=True)]
+    return [names[place] for place in np.searchsorted(edges, values, side="right")]

@@ -1,6 +1,5 @@
 """The user's images: find images or Parquet files below a URI, to train on or to predict, and say what they are."""
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pyarrow as pa
+from pydantic import BaseModel, SkipValidation
 
 from storage import files, tables
 from storage.kinds import RUNS
@@ -26,12 +26,13 @@ MAX_IN_PROCESS_BYTES = 2**28
 """Total size in bytes up to which ingest in this process takes less time than the start of a Ray job."""
 TO_PREDICT = "expected images, Parquet, or folders with either"
 _ABOUT = "about"
-_COLUMNS = {"split": pa.string(), "label": pa.int64(), "path": pa.string(), "size": pa.int64(), "digest": pa.string()}
+_SCHEMA = pa.schema(
+    {"split": pa.string(), "label": pa.int64(), "path": pa.string(), "size": pa.int64(), "digest": pa.string()}
+)
 """Columns of the file that lists the images, the fields of `UserFile`; everything else is in its metadata."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class UserImages:
+class UserImages(BaseModel, frozen=True):
     """The user's images found below a URI; the same files give the same `digest`."""
 
     uri: URI
@@ -39,7 +40,7 @@ class UserImages:
     classes: tuple[str, ...]
     """Names of the class folders in the order of their labels; of images to predict, the model's. Empty for Parquet,
     whose labels are read later."""
-    files: tuple[UserFile, ...]
+    files: SkipValidation[tuple[UserFile, ...]]
     """Sorted by split and path; the split is `new` for files to predict, and empty if content decides it that is not
     known yet."""
     labels: str = ""
@@ -52,8 +53,10 @@ class UserImages:
 
     @property
     def name(self) -> str:
-        """Name of the data in result URIs and of its registered model."""
-        return name_of(self.uri)
+        """Name of the data in result URIs and of its registered model: the folder's, in lower-case ASCII and `-`."""
+        plain = unicodedata.normalize("NFKD", self.uri.name).encode("ascii", "ignore").decode().lower()
+        name = re.sub("[^a-z0-9]+", "-", plain).strip("-")[:64].strip("-") or "images"
+        return f"user-{name}"[:64] if name in sources.known() else name
 
     @property
     def is_large(self) -> bool:
@@ -86,13 +89,6 @@ def check_apart(root: Root, uri: URI, *, option: str) -> None:
         )
 
 
-def name_of(uri: URI) -> str:
-    """Return the folder's name in lower-case ASCII, with other characters replaced by `-`."""
-    plain = unicodedata.normalize("NFKD", uri.name).encode("ascii", "ignore").decode().lower()
-    name = re.sub("[^a-z0-9]+", "-", plain).strip("-")[:64].strip("-") or "images"
-    return f"user-{name}"[:64] if name in sources.known() else name
-
-
 def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_grouped: bool = False) -> UserImages:
     """List the images or Parquet files below `uri` to train on, with splits, classes and checksums.
 
@@ -102,16 +98,14 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_gr
     """
     folder_listing = listing.below(uri, option=option, layout=layout.EXPECTED)
     try:
-        if folder_listing.parquet:
-            read = layout.of_parquet([entry.path for entry in folder_listing.parquet])
-        else:
-            read = layout.of_images([entry.path for entry in folder_listing.images], name=uri.name)
+        paths = [entry.path for entry in folder_listing.entries]
+        read = layout.of_parquet(paths) if folder_listing.parquet else layout.of_images(paths, name=uri.name)
     except ValueError as error:
         first = folder_listing.first_folders()
         raise ValueError(f"{option}: {uri}: {error}; its first folders are {first}; {layout.EXPECTED}") from None
     number = {name: label for label, name in enumerate(read.classes)}
     labels = {path: number[name] for path, name in read.class_of.items()}
-    entries = [entry for entry in folder_listing.images or folder_listing.parquet if entry.path in read.splits]
+    entries = [entry for entry in folder_listing.entries if entry.path in read.splits]
     user_files: Sequence[UserFile] = listing.user_files(uri, entries, splits=read.splits, labels=labels, option=option)
     is_split = "" not in read.splits.values()
     notes = []
@@ -124,11 +118,11 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_gr
             f"there are no folders train and test: {chosen} of {len(user_files):,} images are test rows "
             f"(test_fraction={test_fraction:g})"
         ]
-    for reason, paths in read.left_out.items():
-        folder_listing.skipped[reason] += paths
+    for reason, others in read.left_out.items():
+        folder_listing.skipped[reason] += others
     return UserImages(
         uri=uri,
-        kind="images" if folder_listing.images else "parquet",
+        kind=folder_listing.kind,
         classes=read.classes,
         files=tuple(user_files),
         labels=read.where,
@@ -147,11 +141,11 @@ def find_new(uri: URI, *, classes: Sequence[str], option: str = "--data") -> Use
     labels = {
         entry.path: number[name] for entry in folder_listing.images if (name := layout.class_above(entry.path, number))
     }
-    entries = folder_listing.images or folder_listing.parquet
+    entries = folder_listing.entries
     splits = dict.fromkeys((entry.path for entry in entries), NEW)
     return UserImages(
         uri=folder,
-        kind="images" if folder_listing.images else "parquet",
+        kind=folder_listing.kind,
         classes=tuple(classes),
         files=listing.user_files(folder, entries, splits=splits, labels=labels, option=option),
         left_out=folder_listing.left_out(),
@@ -167,13 +161,9 @@ def place(root: Root, images: UserImages) -> ListingURI:
 def write(root: Root, images: UserImages) -> ListingURI:
     """Write the list of `images` below `root`; return its URI."""
     uri = place(root, images)
-    about = {field.name: getattr(images, field.name) for field in dataclasses.fields(images) if field.name != "files"}
-    metadata = {_ABOUT: json.dumps(about | {"left_out": [files.model_dump() for files in images.left_out]})}
-    columns = zip(*images.files, strict=True)
-    rows = pa.table(
-        [pa.array(column, kind) for column, kind in zip(columns, _COLUMNS.values(), strict=True)], [*_COLUMNS]
-    )
-    files.put(uri, tables.encode(rows.replace_schema_metadata(metadata)))
+    schema = _SCHEMA.with_metadata({_ABOUT: images.model_dump_json(exclude={"files"})})
+    rows = pa.table([list(column) for column in zip(*images.files, strict=True)], schema=schema)
+    files.put(uri, tables.encode(rows))
     read.cache_clear()  # equal images in another folder have the same URI
     return uri
 
@@ -182,11 +172,9 @@ def write(root: Root, images: UserImages) -> ListingURI:
 def read(uri: ListingURI) -> UserImages:
     """Read a list of the user's files; raise `Damaged` if its rows have another SHA-256 than its name says."""
     file = tables.open_parquet(pa.BufferReader(files.read(uri)))
+    columns = file.read().to_pydict().values()
     about = json.loads(file.schema_arrow.metadata[_ABOUT.encode()])
-    about |= {"uri": URI(about["uri"]), "left_out": tuple(LeftOut(**left_out) for left_out in about["left_out"])}
-    about |= {name: tuple(about[name]) for name in ("classes", "notes")}
-    columns = [column.to_pylist() for column in file.read().columns]
-    images = UserImages(**about, files=tuple(UserFile(*row) for row in zip(*columns, strict=True)))
+    images = UserImages(**about, files=tuple(map(UserFile._make, zip(*columns, strict=True))))
     if place(uri.root, images) != uri:
         raise Damaged(f"{uri} is not what the run wrote (SHA-256), so the job did nothing; run again")
     return images

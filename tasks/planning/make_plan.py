@@ -7,7 +7,7 @@ from typing import Any
 
 from storage import access, champions, manifest, registry
 from storage.uri import Root, check_name, parse_root
-from tasks.images.option import TrainingData, find_training_data, is_needed
+from tasks.images.option import TrainingData, find_training_data, images_of, is_needed
 from tasks.learning import sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
@@ -106,7 +106,7 @@ def _plan(
         cores=machine.cores_asked(workers) or None,  # the number of threads changes the order of summation
     )
     if data.recipe.training.start.kind == "champion":
-        shape, classes = data.images(raw)
+        shape, classes = images_of(ingest, raw)
         start = warm_start.initial_checkpoint(root, registered_model, train, image_shape=shape, classes=classes)
         train = train.model_copy(update={"start": start})
     predict = Predict(checkpoint=train.target, dataset=preprocess.target, split="test")

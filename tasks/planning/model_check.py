@@ -13,9 +13,9 @@ from storage.statistics import ModelSpec
 from storage.terminal import count
 from storage.uri import CheckpointURI
 from tasks.images import user_images
-from tasks.images.option import TrainingData
+from tasks.images.option import images_of
 from tasks.images.user_images import UserImages
-from tasks.learning import downloading, sources, user_code
+from tasks.learning import downloading, user_code
 from tasks.learning.epoch_metrics import choose_batch_size
 from tasks.learning.user_code import UserCodeError, wrap_user_errors
 from tasks.planning.plan import Plan
@@ -51,7 +51,8 @@ def check_rival(plan: Plan) -> None:
     champion = f"--register-as: the champion of {plan.registered_model!r}"
     with contextlib.suppress(FileNotFoundError, KeyError, manifest.Damaged):  # the gate reports it
         check_code(plan.rival, option=champion)
-        model, (shape, classes) = manifest.load(plan.rival).statistics_of(CHECKPOINT).model, images_of(plan)
+        shape, classes = images_of(plan.ingest, plan.preprocess.raw)
+        model = manifest.load(plan.rival).statistics_of(CHECKPOINT).model
         reason = ""
         if shape is not None and model.image_shape != tuple(shape):
             expected, actual = (" x ".join(map(str, sides)) for sides in (model.image_shape, shape))
@@ -95,7 +96,7 @@ def check_start(plan: Plan) -> None:
     """
     start, file = plan.recipe.training.start, plan.weights
     is_file, is_other = start.kind == "file" and file, start.kind == "champion" and start.registered_model
-    if not (is_file or is_other) or images_of(plan)[0] is None:
+    if not (is_file or is_other) or images_of(plan.ingest, plan.preprocess.raw)[0] is None:
         return
     try:
         model = _build(plan)
@@ -126,15 +127,6 @@ def _num_train_rows(plan: Plan) -> int | None:
 def listing_of(plan: Plan) -> UserImages | None:
     """Return the user's images that the run ingests; None for a source, and for an existing raw dataset."""
     return user_images.read(plan.ingest.listing) if plan.ingest and plan.ingest.listing else None
-
-
-def images_of(plan: Plan) -> tuple[tuple[int, int, int] | None, tuple[str, ...] | None]:
-    """Return shape and classes of the images of a run; None where they are unknown until the data is read."""
-    source = sources.load(plan.ingest.source) if plan.ingest and plan.ingest.files else None
-    data = TrainingData(
-        recipe=plan.recipe, default_model="", source=source, user_images=listing_of(plan), raw=plan.preprocess.raw
-    )
-    return data.images(plan.preprocess.raw)
 
 
 def check_model(plan: Plan) -> str:
@@ -178,7 +170,7 @@ def _build(plan: Plan) -> "Classifier":
     """Build the model as training does."""
     from tasks.learning.modeling import Classifier, head_of
 
-    shape, names = images_of(plan)
+    shape, names = images_of(plan.ingest, plan.preprocess.raw)
     assert shape is not None
     classes = names or ("a", "b")
     channels = shape[2]

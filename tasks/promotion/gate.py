@@ -10,6 +10,7 @@ from storage.decision import METRICS, Decision, Difference, metric_title
 from storage.kinds import CHECKPOINT, EVALUATION
 from storage.manifest import JSON
 from storage.statistics import ModelSpec
+from storage.terminal import first
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning import user_code
 from tasks.learning.recipes import Gate
@@ -23,8 +24,6 @@ _MAX_P_VALUE = 0.05
 """Largest p-value if a recipe sets none and the challenger is not the champion's recipe on as many other rows."""
 _MAX_CHANCE = 0.05
 """Largest probability with which the predictions of a first champion, dealt to the test rows at random, are as good."""
-_SHOWN = 10
-"""Maximum number of class names in a reason."""
 
 
 def settings_of(gate: Gate, *, judge_only: bool) -> JSON:
@@ -197,7 +196,7 @@ def _floor(compared: _Compared, gate: Gate, *, is_first: bool) -> tuple[bool, st
     """Return whether the challenger is good enough regardless of the champion, and why."""
     score, shown, minimum = compared.score(), compared.shown(), gate.minimum
     if lost := compared.seen.lost_classes:
-        return False, f"no test row of class {_shown(lost)} counts; {_MORE_ROWS}"
+        return False, f"no test row of class {first(lost)} counts; {_MORE_ROWS}"
     if score < minimum:
         return False, f"{shown} is below the minimum {minimum:.4f}"
     reached = f"{shown} reaches the minimum {minimum:.4f}"
@@ -210,10 +209,6 @@ def _floor(compared: _Compared, gate: Gate, *, is_first: bool) -> tuple[bool, st
         required = f"(p = {chance:.2g}, required: at most {_MAX_CHANCE:g})"
         return False, f"{shown} is above {largest}, but may be chance {required}; add test images"
     return True, reached if minimum else f"{shown} is above {largest}"
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
 
 
 def _model(checkpoint: CheckpointURI) -> ModelSpec | None:
@@ -278,7 +273,7 @@ def _beside_champion(
     gone = [name for name in before.classes if not own or name not in own.classes] if before else []
     if gone and not gate.classes_may_go:
         advice = "restore their images, or allow it with --set classes_may_go=true"
-        return False, f"classes of the champion are gone: {_shown(gone)}; {advice}"
+        return False, f"classes of the champion are gone: {first(gone)}; {advice}"
     difference, (max_p_value, why) = compared.difference, _rule(gate, checkpoint, champion)
     if difference is None:
         return False, f"the champion {_UNSCORED}: {rival}; run again, or promote it with: {_by_hand(checkpoint)}"

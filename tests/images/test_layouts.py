@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage import files, manifest, tables
-from storage.uri import URI, Root
-from tasks.images import class_names, layout, user_images
+from storage.uri import URI, DatasetURI, Root
+from tasks.images import class_names, layout, row_tables, user_images
 from tasks.learning import recipes
 from tasks.learning.images import classes_of
 from tasks.planning import data_summary, image_check, make_plan, model_check
@@ -53,51 +53,19 @@ SPLIT: dict[str, Meant] = {
 }
 
 
-def write(folder: URI, meant: Meant) -> None:
-    """Each image is another one."""
-    for number, path in enumerate(meant):
-        files.put(folder.child(path), encoded(number, number % 3))
-
-
 def planned(root: Root, folder: URI, *settings: str) -> Plan:
     recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=16", *settings])
     return make_plan.make_plan(storage=root.child("results"), recipe=recipe, data=folder, workers=0)
 
 
-def rows(raw: URI) -> Meant:
+def rows(raw: DatasetURI) -> Meant:
     """Split and class of each file of one row, as the raw dataset has them."""
     committed = manifest.load(raw)
-    classes = classes_of(committed.columns["metadata"])
-    part = next(file for file in committed.files if file.path.startswith("sources"))
+    classes, sources = classes_of(committed.columns["metadata"]), row_tables.table(raw, committed)
+    assert sources is not None
     labels = {split: tables.read_split(raw, split)["label"].to_pylist() for split in ("train", "test")}
-    return {
-        source["path"]: (source["split"], classes[labels[source["split"]][source["first_id"]]])
-        for source in tables.read_part(raw, part).to_pylist()
-    }
-
-
-def check(root: Root, meant: Meant, *settings: str) -> None:
-    """Ingest the images; compare every label with what is meant, and with the one that prediction gives."""
-    folder = root.child("photos")
-    write(folder, meant)
-    plan = planned(root, folder, *settings)
-    used = {path: its for path, its in meant.items() if its is not EXTRA}
-    raw = rows(ingested(plan))
-    classes = {path: name for path, (_, name) in used.items()}
-    assert {path: name for path, (_, name) in raw.items()} == classes
-    data = model_check.listing_of(plan)
-    assert data is not None and list(data.classes) == class_names.in_order(set(classes.values()))
-    if data.test_fraction is None:
-        assert raw == used
-    classes_line = data_summary.of_user_images(data)[0]
-    assert next(data_summary.of_raw(manifest.load(plan.preprocess.raw))) == classes_line
-    counts = {name: [list(raw.values()).count((split, name)) for split in ("train", "test")] for name in data.classes}
-    numbers = ", ".join(f"{name} {train} + {test}" for name, (train, test) in counts.items())
-    if len(counts) <= 10:
-        assert classes_line == f"{len(counts)} classes, rows in train + test: {numbers}"
-    assert sum(files.count for files in data.left_out) == len(meant) - len(used)
-    predicted = {file.path: file.label for file in user_images.find_new(folder, classes=data.classes).files}
-    assert {path: data.classes[label] for path in used if (label := predicted[path]) is not None} == classes
+    rows = zip(sources["path"], sources["split"], sources["first_id"], strict=True)
+    return {path: (split, classes[labels[split][row]]) for path, split, row in rows}
 
 
 @pytest.fixture
@@ -107,7 +75,20 @@ def local(tmp_path: Path) -> Root:
 
 @pytest.mark.parametrize("layout", SPLIT)
 def test_images_have_their_labels_in_training_and_in_prediction(local: Root, layout: str) -> None:
-    check(local, SPLIT[layout], *(["test_fraction=0.4"] if layout == "by content" else []))
+    folder, meant = local.child("photos"), SPLIT[layout]
+    for number, path in enumerate(meant):
+        files.put(folder.child(path), encoded(number, number % 3))
+    plan = planned(local, folder, *(["test_fraction=0.4"] if layout == "by content" else []))
+    used = {path: its for path, its in meant.items() if its is not EXTRA}
+    classes = {path: name for path, (_, name) in used.items()}
+    raw = rows(ingested(plan))
+    assert {path: name for path, (_, name) in raw.items()} == classes
+    assert raw == used or layout == "by content"
+    data = model_check.listing_of(plan)
+    assert data is not None and list(data.classes) == class_names.in_order(set(classes.values()))
+    assert sum(files.count for files in data.left_out) == len(meant) - len(used)
+    predicted = {file.path: file.label for file in user_images.find_new(folder, classes=data.classes).files}
+    assert {path: data.classes[label] for path in used if (label := predicted[path]) is not None} == classes
 
 
 PUBLIC = [
@@ -268,10 +249,9 @@ def test_of_many_classes_the_first_are_named() -> None:
 def test_a_run_prints_classes_and_labels_also_when_it_reuses_the_raw_dataset(
     local: Root, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(local.child("photos"), images("train/{}", "test/{}"))
+    touch(local.child("photos"), *images("train/{}", "test/{}"))
     caplog.set_level("INFO")
     for end in ("ingest done in", "ingest reused"):
-        caplog.clear()
         ingested(planned(local, local.child("photos")))
         messages = [record.getMessage() for record in caplog.records]
         assert messages[-3].startswith(end)

@@ -37,14 +37,12 @@ def test_one_more_correct_row_of_sixty_is_not_significant(contest: Contest, caps
     assert f"        compared with the champion: {difference}\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("wrong", "promoted"), [(range(1), True), (range(2), False)])
+@pytest.mark.parametrize(("wrong", "promoted"), [(1, True), (2, False)])
 def test_a_challenger_is_promoted_only_if_it_is_significantly_better(
-    contest: Contest, wrong: range, promoted: bool
+    contest: Contest, wrong: int, promoted: bool
 ) -> None:
     contest.decide(contest.model("champion", *range(7)))
-    decision = contest.decide(contest.model("challenger", *wrong))
-    assert decision.promoted is promoted
-    assert decision.difference and decision.difference.only_rival == 0
+    assert contest.decide(contest.model("challenger", *range(wrong))).promoted is promoted
 
 
 def test_each_further_model_beside_one_champion_needs_a_smaller_p_value(contest: Contest) -> None:

@@ -11,24 +11,15 @@ from storage.kinds import FILES
 from storage.manifest import File
 from storage.statistics import Provenance
 from storage.uri import DatasetURI
-from tasks.images.pieces import Piece, Work, Written
+from tasks.images.pieces import Piece, Survey, Work, Written
 from tasks.jobs import events
 from tasks.learning import images, sources
 from tasks.learning.sources import Source, Split
 from tasks.stages import Ingest
 
 
-def to_survey(stage: Ingest) -> list[Piece]:
-    """Return nothing: the only piece counts its own rows."""
-    return []
-
-
-def survey(piece: Piece, stage: Ingest) -> None:
-    """Do nothing, as there is nothing to survey."""
-
-
-def plan(stage: Ingest, surveyed: Sequence[None]) -> Work:
-    """Return one piece for all rows."""
+def plan(stage: Ingest, survey: Survey) -> Work:
+    """Return one piece for all rows, which counts them itself."""
     source = sources.load(stage.source)
     return Work(shape=source.image_shape, classes=source.classes, pieces=[Piece()])
 

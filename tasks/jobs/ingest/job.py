@@ -1,5 +1,6 @@
 """The ingest job: survey the source if rows must be counted first, write the parts piece by piece, commit."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from tasks.jobs.spec import JobSpec
 from tasks.learning import images, user_code
 from tasks.stages import Ingest
 
-_SOURCES: dict[str, Source[Any]] = {"files": downloads, "images": image_files, "parquet": parquet_files}
+_SOURCES: dict[str, Source] = {"files": downloads, "images": image_files, "parquet": parquet_files}
 T = TypeVar("T")
 
 
@@ -27,11 +28,9 @@ def run(spec: JobSpec[Ingest], data: LocalData) -> None:
     """
     started, stage = time.monotonic(), spec.stage
     source = _SOURCES["files" if stage.files else user_files.listed(stage).kind]
-    listed = source.to_survey(stage)
-    surveyed = _map(data, source.survey, listed, stage, what="groups of files scanned", upto=0.3)
-    work = source.plan(stage, surveyed)
+    work = source.plan(stage, functools.partial(_map, data, stage=stage, what="groups of files scanned", upto=0.3))
     files.check_space(stage.target, needed=sum(piece.rows for piece in work.pieces) * math.prod(work.shape) // 2)
-    done = _map(data, source.make, work.pieces, stage, classes=work.classes, what="pieces written", upto=1.0)
+    done = _map(data, source.make, work.pieces, stage=stage, classes=work.classes, what="pieces written", upto=1.0)
     beside, provenance = source.finish(stage, done)
     commits.commit(
         stage.target,
@@ -53,8 +52,8 @@ def _map(
     data: LocalData,
     function: Callable[..., T],
     pieces: Sequence[Piece],
-    stage: Ingest,
     *,
+    stage: Ingest,
     what: str,
     upto: float,
     **more: object,
