@@ -1,12 +1,18 @@
 """Models with any mistakes on sixty test rows, that are judged by the gate."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from storage import commits, manifest, registry
+import numpy as np
+import pandas as pd
+
+from storage import commits, registry, tables
 from storage.decision import Decision
-from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI
 from tasks import promote
+from tasks.images import row_tables
+from tasks.learning import images
 from tasks.learning.recipes import Gate
 from tasks.promotion.gate import find_valid_decision, judge, rival_of
 from tests import committed
@@ -25,13 +31,31 @@ class Contest(Scene):
         super().__init__(folder, classes=CLASSES, labels=LABELS)
         self.evaluations: dict[str, EvaluationURI] = {}
 
+    def dataset(
+        self, name: str, train: Iterable[int], *, test: Iterable[int] = (), shape: tuple[int, int, int] = (2, 2, 1)
+    ) -> DatasetURI:
+        """A prepared dataset of rows with these numbers; up to 59 their images are those of the sixty test rows."""
+        uri = DatasetURI(self.plan.root.child(f"datasets/prepared/{name}-0123456789ab"))
+        listed, digests = [], []
+        for split, numbers in (("train", np.array([*train])), ("test", np.array([*test], int))):
+            labels = (numbers >= 40).astype(int)
+            table = images.to_table(numbers, np.zeros((len(numbers), *shape), np.uint8), labels, classes=CLASSES)
+            listed.append(tables.write_part(uri, table, split=split, index=0))
+            digests.append((pd.DataFrame({"split": split, "id": numbers}), row_tables.digests_of(numbers[:, None])))
+        named, contents = zip(*digests, strict=True)
+        listed.append(row_tables.write_digests(uri, pd.concat(named), b"".join(contents)))
+        committed.commit(uri, "prepared", listed, schema=tables.describe(table.schema))
+        return uri
+
     def model(
         self,
         name: str,
         *wrong: int,
         knows: tuple[str, ...] = CLASSES,
         recipe: str = "usual",
-        data: str = "",
+        data: DatasetURI | None = None,
+        initial: CheckpointURI | None = None,
+        start: str = "random",
         network: str = "",
         weights: str = "",
     ) -> CheckpointURI:
@@ -39,19 +63,13 @@ class Contest(Scene):
         other = {"cat": "dog", "dog": "cat"}
         predictions = [other[label] if row in wrong else label for row, label in enumerate(LABELS)]
         checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
-        parents = {"prepared": self.plan.preprocess.target}
-        if data:
-            parents["prepared"] = DatasetURI(self.plan.root.child(f"datasets/prepared/{data}-0123456789ab"))
-            if not manifest.is_committed(parents["prepared"]):
-                part = commits.write_file(parents["prepared"], "part", data.encode())
-                listed = [part.model_copy(update={"split": "train", "rows": len(data)})]
-                committed.commit(parents["prepared"], "prepared", listed)
+        parents: dict[str, URI] = {"prepared": data or self.plan.preprocess.target}
         committed.commit(
             checkpoint,
             "checkpoint",
             [commits.write_file(checkpoint, "weights.safetensors", (weights or name).encode())],
-            parents=parents,
-            parameters={"recipe": recipe, "workers": len(self.evaluations)},
+            parents=parents | ({"initial": initial} if initial else {}),
+            parameters={"recipe": recipe, "workers": len(self.evaluations), "training": {"start": start}},
             model={"model": network, "classes": knows},
         )
         self.evaluations[checkpoint] = self.evaluation(knows, predictions, name=name, checkpoint=checkpoint)
