@@ -62,16 +62,8 @@ def _command(epilog: str) -> Callable[[_Function], _Function]:
     """Register the decorated function as a command with the options of its parameter; its docstring is the help."""
 
     def register(function: _Function) -> _Function:
-        @functools.wraps(function)
-        def begin(options: StorageOptions) -> object:
-            if isinstance(options, FlowOptions | ExportOptions) and not getattr(options, "check", False):
-                exits.note(STARTING)
-            if getattr(options, "dashboard", False):
-                os.environ[dashboard.NAME] = "1"
-            return function(options)
-
         options = get_type_hints(function).get("options")
-        exits.command(app, epilog=exits.verbatim(epilog))(taking(options, begin) if options else function)
+        exits.command(app, epilog=exits.verbatim(epilog))(taking(options, function) if options else function)
         return function
 
     return register
@@ -82,7 +74,12 @@ def taking(options: type[_Options], function: Callable[[_Options], object]) -> C
 
     @functools.wraps(function)
     def command(**values: Any) -> object:
-        return function(options(**values))
+        request = options(**values)
+        if isinstance(request, FlowOptions | ExportOptions) and not values.get("check"):
+            exits.note(STARTING)
+        if values.get("dashboard"):
+            os.environ[dashboard.NAME] = "1"
+        return function(request)
 
     command.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
     command.__annotations__ = get_type_hints(options, include_extras=True)

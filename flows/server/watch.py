@@ -14,15 +14,16 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas import filters
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType
-from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventResourceFilter
+from prefect.events.filters import EventFilter
 from prefect.exceptions import PrefectException
 from prefect.states import AwaitingRetry, Cancelled, Crashed
 
 from flows import PROJECT
 from flows.server.temporary_server import require_named_server
 from storage import terminal
+from storage.manifest import JSON
 
 LOOK_S = 10.0
 """Seconds between two looks at the runs."""
@@ -105,19 +106,13 @@ def release(client: SyncPrefectClient, *, worker: str, was_stopped: bool) -> Ite
 def _unfinished_runs(client: SyncPrefectClient) -> list[FlowRun]:
     """List this project's deployment runs that have begun and not ended, or crashed within a day and not given up."""
     begun = _read(client, [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
-    since = filters.FlowRunFilterEndTime.model_validate({"after_": datetime.now(UTC) - OLD})
-    crashed = _read(client, [StateType.CRASHED], end_time=since)
+    crashed = _read(client, [StateType.CRASHED], end_time={"after_": datetime.now(UTC) - OLD})
     return begun + [run for run in crashed if run.state and run.state.name != GIVEN_UP]
 
 
-def _read(
-    client: SyncPrefectClient, types: list[StateType], end_time: filters.FlowRunFilterEndTime | None = None
-) -> list[FlowRun]:
-    wanted = filters.FlowRunFilter(
-        tags=filters.FlowRunFilterTags(all_=[PROJECT]),
-        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types)),
-        end_time=end_time,
-    )
+def _read(client: SyncPrefectClient, types: list[StateType], **more: JSON) -> list[FlowRun]:
+    of_project = {"tags": {"all_": [PROJECT]}, "state": {"type": {"any_": types}}}
+    wanted = FlowRunFilter.model_validate(of_project | more)
     runs: list[FlowRun] = []
     while len(page := client.read_flow_runs(flow_run_filter=wanted, limit=200, offset=len(runs))) == 200:
         runs += page
@@ -138,14 +133,12 @@ def _cancelled() -> State[None]:
 
 def count_heartbeats(client: SyncPrefectClient, run: FlowRun) -> int:
     """Return how many heartbeats of `run` the server has stored, whatever time the run's machine gave them."""
-    heartbeats = EventFilter(
-        occurred=EventOccurredFilter.model_validate(
-            {"since": datetime(2000, 1, 1, tzinfo=UTC), "until": datetime.max.replace(tzinfo=UTC)}
-        ),
-        event=EventNameFilter(name=["prefect.flow-run.heartbeat"]),
-        resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]),
-    )
-    return client.read_events(filter=heartbeats, limit=1).total
+    heartbeats = {
+        "occurred": {"since": datetime(2000, 1, 1, tzinfo=UTC), "until": datetime.max.replace(tzinfo=UTC)},
+        "event": {"name": ["prefect.flow-run.heartbeat"]},
+        "resource": {"id": [f"prefect.flow-run.{run.id}"]},
+    }
+    return client.read_events(filter=EventFilter.model_validate(heartbeats), limit=1).total
 
 
 def _with_processes() -> set[str]:
@@ -163,10 +156,10 @@ def _set_state(client: SyncPrefectClient, earlier: FlowRun, state: State[None]) 
     run = client.read_flow_run(earlier.id)
     if not (run.state and earlier.state and run.state.id == earlier.state.id):
         return
-    unfinished = filters.TaskRunFilterStateType(any_=[each for each in StateType if each not in TERMINAL_STATES])
+    unfinished = [kind for kind in StateType if kind not in TERMINAL_STATES]
     for task_run in client.read_task_runs(
-        flow_run_filter=filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=[run.id])),
-        task_run_filter=filters.TaskRunFilter(state=filters.TaskRunFilterState(type=unfinished)),
+        flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": [run.id]}}),
+        task_run_filter=TaskRunFilter.model_validate({"state": {"type": {"any_": unfinished}}}),
     ):
         client.set_task_run_state(task_run.id, Crashed(message="the process of its flow run has ended"), force=True)
     client.set_flow_run_state(run.id, state, force=True)

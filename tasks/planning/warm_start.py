@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from storage import access, files, manifest, registry, s3
+from storage import access, files, manifest, registry
 from storage.kinds import CHECKPOINT
 from storage.uri import CheckpointURI, Root, parse_root
 from tasks.learning import models
@@ -29,9 +29,6 @@ def initial_weights(recipe: Recipe) -> Download | None:
     elif start.kind == "file":
         uri, digest = parse_root(start.file, option="start"), None
         with access.errors_as_value_error(uri, option="start", verb="read"), contextlib.suppress(FileNotFoundError):
-            if uri.is_s3:  # a server that does not answer is refused within 10 s; reading would be retried for minutes
-                with contextlib.suppress(OSError):  # keys that may only read one file
-                    s3.has_content(uri)
             files.entry(uri)  # a pipe is none, whose reading would block
             digest = files.sha256(uri)
         if digest is None:
