@@ -93,9 +93,6 @@ REQUESTS = [
         "run --recipe images-resnet18 --data {parquet} --set store=files",
         "store ... pixels ... Parquet ... got 'files' for {parquet}",
     ),
-    Bad(
-        "run --data {deep}", "--data ... {deep}/dddd ... cannot be read: File name too long; ... move it out of {deep}"
-    ),
     Bad("run --recipe images-resnet18 --data {parquet} --set start={pipe}", "start: there is no file {pipe}; give one"),
     Bad("run --data {pictures}", "--data ... rows in train and test ... {pictures} with rows in new; give the folder"),
     Bad("run --data {unnamed}", "--data ... fingerprint ... {unnamed}"),
@@ -185,12 +182,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     (folder / "parquet").mkdir()
     (folder / "parquet" / "train.parquet").write_bytes(b"not read yet")
     (folder / "parquet" / "test.parquet").write_bytes(b"not read yet")
-    more = {name: str(folder / name) for name in ("photos", "file", "parquet", "pipe.safetensors", "deep")}
+    more = {name: str(folder / name) for name in ("photos", "file", "parquet", "pipe.safetensors")}
     os.mkfifo(folder / "pipe.safetensors")
-    descriptor = os.open(folder, os.O_RDONLY)
-    for name in ("deep", *["d" * 250] * 17):
-        os.mkdir(name, dir_fd=descriptor)
-        descriptor = os.open(name, os.O_RDONLY, dir_fd=descriptor)
     with mirrors.refusing() as refusing:
         more |= {
             "pipe": more["pipe.safetensors"],

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from flows.cli import app
-from storage.exits import guarded
 from tasks.learning import recipes
 from tests.runs import CHECKOUT
 
@@ -79,11 +78,3 @@ def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
     pipe = f'{sys.executable} -c "{program}" | head -n 1'
     ended = subprocess.run(pipe, shell=True, cwd=CHECKOUT, capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == ("line\n", "")
-
-
-def test_a_connection_that_breaks_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
-    def work() -> int:
-        raise BrokenPipeError(32, "Broken pipe")
-
-    assert guarded(work) == 1
-    assert capfd.readouterr().err.startswith("error: BrokenPipeError: [Errno 32] Broken pipe")

@@ -16,7 +16,6 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from flows.server.temporary_server import check_api
-from storage.process import reach_loopback_directly
 from tests.runs import CHECKOUT, await_that, prefect_home, processes_with
 
 _RUN = """
@@ -73,16 +72,6 @@ def test_no_request_to_the_temporary_server_goes_through_a_proxy(tmp_path: Path,
     output, errors = run.communicate(timeout=120)
     assert (run.returncode, output.splitlines()[:1]) == (0, ["begun"]), errors
     assert errors.startswith("starting Prefect ...\n")
-
-
-def test_what_need_not_go_through_a_proxy_still_need_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("no_proxy", raising=False)
-    for before, after in (("intern.example,127.0.0.1", "intern.example,127.0.0.1,localhost,::1"), ("*", "*")):
-        monkeypatch.setenv("NO_PROXY", before)
-        reach_loopback_directly()
-        reach_loopback_directly()
-        assert {os.environ["NO_PROXY"], os.environ.get("no_proxy", after)} == {after}
-        monkeypatch.delenv("no_proxy", raising=False)
 
 
 @pytest.mark.slow

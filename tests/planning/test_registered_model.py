@@ -70,6 +70,8 @@ def test_two_folders_of_one_name_have_two_registered_models_and_a_link_to_one_ha
     names = [make(root, folder).registered_model for folder in (pictures, other, tmp_path / "link" / "data")]
     assert names[0] == names[2] != names[1]
     assert all(name.startswith("data-") and len(name) == len("data-01234567") for name in names)
+    stages = (plan := make(root, pictures)).train, plan.predict, plan.evaluate
+    assert {stage.target.stem for stage in stages} == {"data-images-resnet18"}, "results are called like the folder"
 
 
 def test_the_raw_dataset_of_a_folder_belongs_to_its_registered_model(root: Root, pictures: Path) -> None:
@@ -89,16 +91,6 @@ def test_a_person_may_name_a_registered_model(root: Root, pictures: Path) -> Non
     assert (named.registered_model, named.evaluate.target.fingerprint) == ("fruit", made.evaluate.target.fingerprint)
     with pytest.raises(ValueError, match="^--register-as must be 1 to 64 of a-z, 0-9 and '-', got 'a/b'"):
         make(root, pictures, registered_model="a/b")
-
-
-def test_models_of_user_images_are_called_like_their_folder(root: Root, pictures: Path, tmp_path: Path) -> None:
-    other = write_folder(tmp_path / "other" / "data", train=2, test=1)
-    for made in (make(root, pictures), make(root, other), make(root, pictures, registered_model="fruit")):
-        results = (made.train.target, made.predict.target, made.evaluate.target)
-        assert {uri.name.rpartition("-")[0] for uri in results} == {"data-images-resnet18"}
-        assert made.preprocess.raw.name.startswith("data-") and made.train.prepared.name.startswith("data-")
-    raw = make(root, commit_raw(make(root, pictures)))
-    assert raw.train.target == make(root, pictures).train.target
 
 
 @pytest.mark.parametrize(
@@ -162,19 +154,6 @@ def test_settings_that_made_a_raw_dataset_stay_and_others_are_refused(root: Root
         assert (found.recipe.data.image_size, found.recipe.data.test_fraction) == (16, 0.3), "as the report then tells"
     with pytest.raises(ValueError, match="^--set: image_size is 16 in --data .*, got 96; omit it, or give the folder"):
         make(root, raw, "image_size=96")
-
-
-def test_classes_of_parquet_are_compared_once_they_are_known(root: Root, tmp_path: Path) -> None:
-    folder = tmp_path / "table"
-    folder.mkdir()
-    for split in ("train", "test"):
-        (folder / f"{split}-0.parquet").write_bytes(b"1")
-    made = make(root, folder)
-    promote(root, made.registered_model, crown(make(root, write_folder(tmp_path / "data", train=1, test=1)), "fruit"))
-    make(root, folder)
-    commit_raw(made, classes=("0", "1"))
-    with pytest.raises(ValueError, match="knows none of the classes of this data"):
-        make(root, folder)
 
 
 def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pictures: Path) -> None:
