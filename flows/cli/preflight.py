@@ -133,7 +133,6 @@ def plan_audit(options: AuditOptions) -> AuditRequest:
 
 
 def _limits(options: FlowOptions) -> Limits:
-    """Return the time limits of a request; raise `ValueError` naming the option if one is invalid."""
     stage_s = _seconds(options.stage_timeout, option="--stage-timeout")
     if not isinstance(options, RecipeOptions):
         return Limits(stage_s=stage_s)

@@ -52,7 +52,6 @@ def run(options: RunOptions) -> int:
 
 
 def _naming(recipe: recipes.Recipe) -> dict[str, Any]:
-    """Return the parameters of a flow that name `recipe` and its changed fields."""
     return {"recipe": recipe.origin or recipe.name, "settings": recipes.changes(recipe)}
 
 

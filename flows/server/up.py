@@ -126,7 +126,6 @@ _READY = """
 
 @contextlib.contextmanager
 def _running(name: str, *words: str) -> Iterator[Child]:
-    """Run `prefect NAME WORDS...` as a child process; stop it when the block ends."""
     env = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     child = Child([sys.executable, "-m", "prefect", name, *words], env=env, grace_s=10.0)
     try:
@@ -151,10 +150,7 @@ def _tell(lines: Iterable[str]) -> None:
 
 
 def _watch(server: Child, worker: Child) -> None:
-    """Print the worker's output, and watch over the runs, until Ctrl-C.
-
-    Raises `RuntimeError` if either ends.
-    """
+    """Print the worker's output, and watch over the runs; raise `RuntimeError` if server or worker ends."""
     from flows.server import watch
 
     runs, looked = watch.Watch(), time.monotonic()
@@ -170,7 +166,6 @@ def _watch(server: Child, worker: Child) -> None:
 
 
 def _check(host: str, port: int) -> None:
-    """Raise `ValueError` if this process cannot listen there."""
     if not host:
         raise ValueError("--host is empty; omit it, or name an address to listen on")
     for address, number in ((host, port), ("127.0.0.1", port + 1)):

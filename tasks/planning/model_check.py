@@ -164,7 +164,6 @@ def _try(plan: Plan, *, rows: int) -> int:
 
 
 def _build(plan: Plan) -> "Classifier":
-    """Build the model as training does."""
     from tasks.learning.modeling import Classifier, head_of
 
     shape, names = images_of(plan.ingest, plan.preprocess.raw)

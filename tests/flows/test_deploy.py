@@ -1,16 +1,12 @@
-"""An invalid deployment is refused by name before a server is contacted; workers find the code."""
+"""An invalid deployment is refused by name before a server is contacted."""
 
-import asyncio
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from prefect.deployments.steps.pull import set_working_directory
-from prefect.deployments.steps.utility import run_shell_script
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.utilities.templating import apply_values
 
 from flows.server import deploy
 from tests.runs import CHECKOUT
@@ -71,25 +67,3 @@ def test_deployments_of_ones_own_in_a_second_file_need_only_what_is_theirs(
     own.write_text("photos\n", encoding="utf-16")
     with pytest.raises(ValueError, match=r"^deployments\.yaml: no deployments can be read: "):
         deploy.read()
-
-
-@pytest.mark.parametrize(("checkout", "expected"), [("worker's", "worker's"), (None, 'deployed "$HOME`')])
-@pytest.mark.usefixtures("integration")
-def test_a_worker_finds_the_code_at_pipeline_checkout_or_where_it_was_deployed_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: str | None, expected: str
-) -> None:
-    for folder in ("worker's", 'deployed "$HOME`', "cwd"):
-        (tmp_path / folder).mkdir()
-    monkeypatch.chdir(tmp_path / "cwd")
-    monkeypatch.setenv("PWD", str(tmp_path / 'deployed "$HOME`'))
-    monkeypatch.delenv("PIPELINE_CHECKOUT", raising=False)
-    pull = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["pull"]
-    deployed: Any = apply_values(pull, {}, remove_notset=False)  # as `prefect deploy` does
-    monkeypatch.setenv("PWD", str(tmp_path / "cwd"))
-    if checkout:
-        monkeypatch.setenv("PIPELINE_CHECKOUT", str(tmp_path / checkout))
-    (script, folder) = [options for step in deployed for options in step.values()]
-    output = asyncio.run(run_shell_script(**{name: value for name, value in script.items() if name != "id"}))
-    directory: Any = apply_values(folder["directory"], {script["id"]: output})
-    set_working_directory(directory)
-    assert Path.cwd() == tmp_path / expected
