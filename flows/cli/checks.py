@@ -47,10 +47,9 @@ def check_training(plan: Plan, tell: Tell, *, is_thorough: bool = False) -> None
 def check_work(request: Plan | BatchRequest | AuditRequest, tell: Tell) -> None:
     """Check what the jobs of a request need, if there are any; raise `ValueError` at the first failure."""
     if request.needs_ray:
-        needs = request.needs
-        tell("Ray", capacity.check_workers(needs.workers, needs))
+        tell("Ray", capacity.check_workers(request.needs))
         tell("disk", capacity.check_disk(request.root))
-        tell("nodes", check_nodes(request.root, needs.workers, needs))
+        tell("nodes", check_nodes(request.root, request.needs))
 
 
 def _data(plan: Plan) -> str:

@@ -11,7 +11,7 @@ from storage import error_policy, files, terminal
 from storage.terminal import count
 from storage.uri import URI, Root, redact
 from tasks.resources import devices, machine, scaling
-from tasks.resources.needs import ANY, Needs, Workers
+from tasks.resources.needs import ANY, Needs
 
 SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's own: a driver and data tasks run beside the workers."""
@@ -21,24 +21,24 @@ LEAST_FREE_BYTES = 256_000_000
 """Least free disk for any run, in bytes: a checkpoint of the smallest model beside Ray's own files."""
 
 
-def check_workers(workers: Workers, needs: Needs = ANY) -> str:
-    """Describe the resources for `workers` (None: auto, 0: no Ray); waits at most 25 s.
+def check_workers(needs: Needs = ANY) -> str:
+    """Describe the resources for so many workers; waits at most 25 s.
 
     Raises:
         ValueError: This machine cannot provide them, or RAY_ADDRESS is wrong; says what was asked for and what exists.
     """
-    machine.cores_asked(workers)
-    address = cluster_address() if workers != 0 else ""
+    machine.cores_asked(needs.workers)
+    address = cluster_address() if needs.workers != 0 else ""
     if not address:
         _check_gpus_here(needs)
-    if workers == 0:
+    if needs.workers == 0:
         return "not used: the work runs in this process"
     cores = machine.cores()
     local: scaling.Resources = {"CPU": cores + SPARE_CPUS, "GPU": len(machine.gpus())}
     nodes = scaling.usable(nodes_of(address)) if address else [local]
     has = f"{redact(address)}: {scaling.counted(nodes)}" if address else f"local, {count(cores, 'core')}"
     try:
-        scale = scaling.resolve(workers, threads=None if address else cores, nodes=nodes, needs=needs)
+        scale = scaling.resolve(needs.workers, threads=None if address else cores, nodes=nodes, needs=needs)
     except ValueError as error:
         if not address:
             raise

@@ -20,7 +20,7 @@ from storage.terminal import count
 from storage.uri import URI, Root, redact, redact_text
 from tasks.jobs import errors, events
 from tasks.resources import capacity, devices, machine
-from tasks.resources.needs import ANY, Needs, Workers
+from tasks.resources.needs import Needs
 from tasks.runners import jobs_api
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ _POLL_S = 0.2
 _Versions = Mapping[str, str | None]
 
 
-def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
+def check_nodes(root: Root, needs: Needs) -> str:
     """Check the nodes of the cluster that RAY_ADDRESS names, else this machine; return what they have in common.
 
     Raises `ValueError` if a node cannot run a task, differs in versions from this process or sees another folder at
     `root`, or if torch cannot use the GPUs of this machine (unless `needs` no GPU).
     """
     address = capacity.cluster_address()
-    if not address or workers == 0:
+    if not address or needs.workers == 0:
         if needs.device != "cpu" and machine.gpus() and (trouble := devices.trouble_in_child()):
             raise ValueError(f"torch cannot use the GPUs of this machine: {trouble}; or {devices.CPU_ADVICE}")
         return "only this machine"

@@ -14,6 +14,7 @@ from storage.uri import Root
 from tasks.learning import recipes
 from tasks.planning import make_plan
 from tasks.resources import capacity
+from tasks.resources.needs import Needs
 from tasks.runners import nodes
 from tests import committed, mirrors
 
@@ -196,5 +197,5 @@ def test_a_node_that_cannot_do_the_work_says_why(tmp_path: Path) -> None:
 
 def test_a_run_without_ray_asks_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
-    assert nodes.check_nodes(Root(str(tmp_path)), 0) == "only this machine"
-    assert capacity.check_workers(0) == "not used: the work runs in this process"
+    assert nodes.check_nodes(Root(str(tmp_path)), Needs(workers=0)) == "only this machine"
+    assert capacity.check_workers(Needs(workers=0)) == "not used: the work runs in this process"

@@ -9,7 +9,7 @@ import torch
 
 from storage import error_policy
 from tasks.resources import capacity, devices, machine
-from tasks.resources.needs import Needs, Workers
+from tasks.resources.needs import Needs
 
 
 def test_cores_that_there_are_not_are_refused_by_name(
@@ -21,13 +21,13 @@ def test_cores_that_there_are_not_are_refused_by_name(
     for wrong in (0, -1, most + 1):
         machine.choose(wrong)
         with pytest.raises(ValueError, match=f"--cores must be 1 to {most} on this machine, got {wrong}"):
-            capacity.check_workers(None)
+            capacity.check_workers()
     machine.choose(1)
-    assert capacity.check_workers(None).startswith("local, 1 core")
+    assert capacity.check_workers().startswith("local, 1 core")
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
     with pytest.raises(ValueError, match=r"cannot be used with RAY_ADDRESS; .* cpus_per_worker"):
-        capacity.check_workers(None)
-    assert capacity.check_workers(0), "without the cluster"
+        capacity.check_workers()
+    assert capacity.check_workers(Needs(workers=0)), "without the cluster"
 
 
 @pytest.mark.parametrize(
@@ -53,19 +53,19 @@ def test_gpus_without_a_device_file_count_only_where_the_library_of_cuda_is(
 
 
 @pytest.mark.parametrize(
-    ("workers", "needs", "message"),
+    ("needs", "message"),
     [
-        (None, Needs(), "1 worker with 3 CPUs each"),
-        (4, Needs(), "WARNING: each stage waits .*: --workers must be at most 3 on a cluster with 4 CPUs, got 4"),
-        (None, Needs(device="cuda"), "WARNING: .*: device=cuda needs a GPU, but this cluster has none"),
+        (Needs(), "1 worker with 3 CPUs each"),
+        (Needs(workers=4), "WARNING: each stage waits .*: --workers must be at most 3 on a cluster with 4 CPUs, got 4"),
+        (Needs(device="cuda"), "WARNING: .*: device=cuda needs a GPU, but this cluster has none"),
     ],
 )
 def test_resources_of_a_cluster_are_printed_and_missing_ones_are_a_warning_since_it_may_add_nodes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workers: Workers, needs: Needs, message: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], needs: Needs, message: str
 ) -> None:
     monkeypatch.setattr(capacity, "nodes_of", lambda address: [{"CPU": 4.0}])
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
-    resources = capacity.check_workers(workers, needs)
+    resources = capacity.check_workers(needs)
     assert resources.startswith("http://head:8265: 1 node, 4 CPUs, 0 GPUs; ")
     assert re.search(message, resources + capsys.readouterr().err)
 
@@ -80,29 +80,28 @@ def use_machine(monkeypatch: pytest.MonkeyPatch, *, gpus: list[str]) -> None:
 def test_gpus_of_this_machine_are_counted_without_torch_which_takes_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     use_machine(monkeypatch, gpus=["0", "1"])
     monkeypatch.setattr(devices, "trouble_in_child", lambda: pytest.fail("torch was imported"))
-    assert capacity.check_workers(2) == "local, 16 cores; 2 workers with 1 GPU each"
+    assert capacity.check_workers(Needs(workers=2)) == "local, 16 cores; 2 workers with 1 GPU each"
 
 
 @pytest.mark.parametrize(
-    ("gpus", "workers", "needs", "message"),
+    ("gpus", "needs", "message"),
     [
-        (["0", "1"], 8, Needs(), "GPUs of this machine, 2, got 8; for more, set RAY_ADDRESS .*, or use --set device="),
         (
-            ["0"],
-            0,
-            Needs(accelerator_type="H100"),
-            "^accelerator_type must be empty without a cluster, got 'H100'",
+            ["0", "1"],
+            Needs(workers=8),
+            "GPUs of this machine, 2, got 8; for more, set RAY_ADDRESS .*, or use --set",
         ),
-        ([], None, Needs(device="cuda"), "machine: no driver; use a cluster with .*, or use --set device=cpu"),
+        (["0"], Needs(accelerator_type="H100", workers=0), "^accelerator_type .* empty without a cluster, got 'H100'"),
+        ([], Needs(device="cuda"), "machine: no driver; use a cluster with .*, or use --set device=cpu"),
     ],
 )
 def test_what_this_machine_does_not_have_is_refused_with_the_next_step(
-    monkeypatch: pytest.MonkeyPatch, gpus: list[str], workers: Workers, needs: Needs, message: str
+    monkeypatch: pytest.MonkeyPatch, gpus: list[str], needs: Needs, message: str
 ) -> None:
     use_machine(monkeypatch, gpus=gpus)
     monkeypatch.setattr(devices, "trouble_in_child", lambda: "no driver")
     with pytest.raises(ValueError, match=message):
-        capacity.check_workers(workers, needs)
+        capacity.check_workers(needs)
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
