@@ -7,24 +7,28 @@ the images by folders of the test. The worker's checkout is not where the deploy
 import contextlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.error
 from collections.abc import Iterator
+from copy import deepcopy
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from storage import registry
 from storage.uri import Root
 from tasks.runners.child import Child
-from tests import schedules
-from tests.deploy import composed, image
-from tests.image_folder import write_folder
-from tests.postgres import postgres
+from tests.deploy import composed
+from tests.image_folder import encoded, write_folder
 from tests.prefect_system import Server, free_port
-from tests.runs import await_that
+from tests.runs import CHECKOUT, await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -33,7 +37,8 @@ _OF_HOST = ("LANG", "TMPDIR", "OMP_WAIT_POLICY")
 """Variables that services take over from this process."""
 _S3_PORTS = ("master.port", "volume.port", "filer.port")
 _SMALL = {"epochs": 1, "model": "small-cnn", "minimum": 0}
-"""A training of seconds."""
+_SMALL_PHOTOS = {"epochs": 1, "model": "small-cnn", "image_size": 16, "max_quarantined": 0.5}
+"""Trainings of seconds."""
 
 
 class Composed(Server):
@@ -49,7 +54,9 @@ class Composed(Server):
         """The variables of service `name`, on top of those that its image sets."""
         scratch = self._folder / "scratch" / name
         scratch.mkdir(parents=True, exist_ok=True)
-        of_image = {variable: value.replace("/tmp", str(scratch)) for variable, value in image.variables().items()}
+        of_image = {
+            variable: value.replace("/tmp", str(scratch)) for variable, value in composed.image_variables().items()
+        }
         of_image |= {"PATH": f"{_PROGRAMS}:{os.environ['PATH']}", "PIPELINE_CHECKOUT": str(self.checkout)}
         named = self._services[name]["environment"]
         of_host = {variable: os.environ[variable] for variable in _OF_HOST if variable in os.environ}
@@ -92,7 +99,7 @@ class Composed(Server):
         """Service `postgres`, until the block ends."""
         env = self._services["postgres"]["environment"]
         user, password, database = (env[f"POSTGRES_{name}"] for name in ("USER", "PASSWORD", "DB"))
-        with postgres(user=user, password=password, database=database) as self._postgres:
+        with _postgres(user=user, password=password, database=database) as self._postgres:
             yield
 
     def _added_to_s3(self) -> list[str]:
@@ -118,12 +125,63 @@ class Composed(Server):
         return text.replace("-ip=s3", "-ip=127.0.0.1").replace("0.0.0.0", "127.0.0.1")
 
 
+@contextlib.contextmanager
+def _postgres(*, user: str, password: str, database: str) -> Iterator[str]:
+    """A server on loopback with one database; its HOST:PORT. Skips the test if Postgres is not installed."""
+    programs = _programs()
+    folder, port = Path(tempfile.mkdtemp(prefix="postgres-")), free_port()  # its user may not enter pytest's folders
+    secret = folder / "password"
+    secret.write_text(password)
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # Postgres refuses to run as root; the package creates this user
+        as_user = ["runuser", "-u", "postgres", "--"]
+        for path in (folder, secret):
+            shutil.chown(path, "postgres")
+    create = [str(programs / "initdb"), "-U", user, "--pwfile", str(secret), "-A", "scram-sha-256", f"{folder}/data"]
+    subprocess.run([*as_user, *create], check=True, capture_output=True, cwd="/")
+    options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F"]  # -F: no fsync
+    server = Child([*as_user, str(programs / "postgres"), "-D", str(folder / "data"), *options], env=os.environ)
+    try:
+        ready = [str(programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(port)]
+        await_that(lambda: subprocess.run(ready, capture_output=True).returncode == 0, limit_s=60)
+        words = [str(programs / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", user, database]
+        subprocess.run(words, env=os.environ | {"PGPASSWORD": password}, check=True, capture_output=True)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.end()
+        shutil.rmtree(folder)
+
+
+def _programs() -> Path:
+    """The folder of Postgres' programs, of the newest version that is installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if not found:
+        reason = "Postgres is not installed: apt-get install --no-install-recommends postgresql"
+        if os.environ.get("REQUIRE_POSTGRES"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found[-1].parent
+
+
+def _add_scheduled(checkout: Path, photos: Path) -> None:
+    """Put the deployment of docs/images.md into deployments.yaml twice, each minute by cron and by interval."""
+    (block,) = re.findall(r"```yaml\n(deployments:\n.*?)```", (CHECKOUT / "docs" / "images.md").read_text(), re.DOTALL)
+    (by_cron,) = yaml.safe_load(block)["deployments"]
+    by_cron["name"] = "by-cron"
+    by_cron["parameters"] = {**by_cron["parameters"], "data": str(photos), "settings": _SMALL_PHOTOS, "workers": 0}
+    by_cron["parameters"]["recipe"] = "images-resnet18"  # the default needs weights from the network
+    by_cron["schedules"][0]["cron"] = "* * * * *"
+    by_interval = deepcopy(by_cron)
+    by_interval |= {"name": "by-interval", "schedules": [{"slug": "often", "interval": 60}]}
+    (checkout / "deployments.yaml").write_text(yaml.safe_dump({"deployments": [by_cron, by_interval]}))
+
+
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
     """All services of compose.yaml; the folder of the image was moved after `deploy`."""
     folder = tmp_path_factory.mktemp("composed")
-    services = Composed(folder, image.assemble(folder / "image" / "pipeline"))
-    schedules.add_scheduled(services.checkout, write_folder(folder / "photos"))
+    services = Composed(folder, composed.assemble_image(folder / "image" / "pipeline"))
+    _add_scheduled(services.checkout, write_folder(folder / "photos"))
     with services.running_postgres(), services.running("s3"), services.running("server"):
         services.run("bucket")
         services.run("deploy")
@@ -147,7 +205,38 @@ def test_a_run_on_the_sample_ends_and_its_champion_is_in_the_bucket(
 
 
 def test_on_postgres_schedules_start_runs_that_train_once_and_again_when_a_file_was_added(started: Composed) -> None:
-    schedules.check_both_ran(started, started.checkout.parent / "photos")
+    photos = started.checkout.parent / "photos"
+    runs = await_that(lambda: _ended(started), limit_s=300, interval_s=1)
+    states = {name: {run["state_name"] for run in of_name} for name, of_name in runs.items()}
+    logs = {run["id"]: started.log(run["id"])[-5:] for of_name in runs.values() for run in of_name}
+    assert set().union(*states.values()) <= {"Promoted", "Rejected", "Unchanged", "NothingNew"}, logs
+    assert _completed(started), "neither trained a model"
+    added = datetime.now(UTC).isoformat()
+    (photos / "train" / "pears" / "late.png").write_bytes(encoded(5000, 0))
+    await_that(lambda: any(run["start_time"] > added for run in _completed(started)), limit_s=300)
+    artifacts = [str(started.artifacts(run["id"])) for run in _completed(started)]
+    assert all(re.search(r"'photos-[0-9a-f]{8}-summary': .*images-small-cnn", shown) for shown in artifacts)
+    for name in runs:
+        deployment = started.deployment(f"images/{name}")
+        for schedule in deployment["schedules"]:
+            path = f"/deployments/{deployment['id']}/schedules/{schedule['id']}"
+            started.api("PATCH", path, {"active": False})
+
+
+def _ended(server: Server) -> dict[str, list[dict[str, Any]]]:
+    """The ended runs of the two deployments, once both have one; nobody but a schedule started them."""
+    ended = {}
+    for name in ("by-cron", "by-interval"):
+        wanted = {"deployments": {"name": {"any_": [name]}}, "sort": "START_TIME_ASC"}
+        runs = server.api("POST", "/flow_runs/filter", wanted)
+        assert all(run["created_by"]["type"] == "SCHEDULE" for run in runs)
+        ended[name] = [run for run in runs if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED")]
+    return ended if all(ended.values()) else {}
+
+
+def _completed(server: Server) -> list[dict[str, Any]]:
+    """The runs that trained."""
+    return [run for runs in _ended(server).values() for run in runs if run["state_name"] in ("Promoted", "Rejected")]
 
 
 def test_the_server_shows_its_ui_from_scratch_space(started: Composed) -> None:
