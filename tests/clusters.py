@@ -102,20 +102,10 @@ class TwoNodes(_Cluster):
                 kill(pid, command)
         await_that(lambda: len(nodes(self.address)) < before, limit_s=60, interval_s=0.5)
 
-    def jobs(self) -> list[str]:
-        """The ids of all jobs that were ever submitted."""
-        return [str(job["submission_id"]) for job in self._ask("/api/jobs/")]
-
     def used_cpus(self) -> float:
         """How many CPUs of the cluster are held."""
-        status = self._ask("/api/cluster_status")["data"]["clusterStatus"]
+        status = _ask(self.env, "/api/cluster_status")["data"]["clusterStatus"]
         return float(status["loadMetricsReport"]["usage"]["CPU"][0])
-
-    def _ask(self, path: str) -> Any:
-        request = urllib.request.Request(self.address + path)
-        request.add_header("Authorization", f"Bearer {self._env['RAY_AUTH_TOKEN']}")
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)
 
 
 class Head:
@@ -140,18 +130,10 @@ class Head:
         env.pop("RAY_ADDRESS")
         self._child = Child(command, env=env, remove=folder)
 
-    def jobs(self) -> dict[str, str]:
-        """Status of each job by its name."""
-        request = urllib.request.Request(f"{self.address}/api/jobs/")
-        request.add_header("Authorization", f"Bearer {self.env['RAY_AUTH_TOKEN']}")
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return {job["submission_id"]: job["status"] for job in json.load(answer)}
-
     def signal_workers(self, signal_: signal.Signals) -> None:
         """Send a signal to each training worker, such as the one that stops it for a while."""
-        workers = [
-            pid for pid, command in processes_with(f"{_MARK}={self._mark}").items() if "RayTrainWorker" in command
-        ]
+        processes = processes_with(f"{_MARK}={self._mark}")
+        workers = [pid for pid, command in processes.items() if "RayTrainWorker" in command]
         assert workers
         for pid in workers:
             os.kill(pid, signal_)
@@ -187,6 +169,7 @@ def _autoscaling(gcs_address: str, node_types: Mapping[str, tuple[dict[str, floa
     }
     none = {"resources": {"CPU": 0}, "max_workers": 0, "node_config": {}}
     commands = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+    no_lists = ("cluster_synced_files", "rsync_exclude", "rsync_filter", *(f"{name}_commands" for name in commands))
     return {
         "cluster_name": "growing",
         "max_workers": 8,
@@ -199,16 +182,24 @@ def _autoscaling(gcs_address: str, node_types: Mapping[str, tuple[dict[str, floa
         },
         "available_node_types": {"ray.head.default": none} | types,
         "head_node_type": "ray.head.default",
-        "auth": {},
         "upscaling_speed": 1.0,
         "idle_timeout_minutes": 0.75,
-        "docker": {},
-        "file_mounts": {},
-        "cluster_synced_files": [],
         "file_mounts_sync_continuously": False,
-        "rsync_exclude": [],
-        "rsync_filter": [],
-    } | {f"{name}_commands": [] for name in commands}
+        **{name: {} for name in ("auth", "docker", "file_mounts")},
+        **{name: [] for name in no_lists},
+    }
+
+
+def jobs(env: Mapping[str, str]) -> dict[str, str]:
+    """Status of each job that was ever submitted, by its id, on the cluster that a run with `env` uses."""
+    return {job["submission_id"]: job["status"] for job in _ask(env, "/api/jobs/")}
+
+
+def _ask(env: Mapping[str, str], path: str) -> Any:
+    request = urllib.request.Request(env["RAY_ADDRESS"] + path)
+    request.add_header("Authorization", f"Bearer {env['RAY_AUTH_TOKEN']}")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
 
 
 def nodes(address: str) -> list[dict[str, float]]:

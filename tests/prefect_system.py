@@ -42,9 +42,8 @@ class Server:
     def __init__(self, port: int, *, auth: str = "") -> None:
         self.port = port
         self._headers = {"Content-Type": "application/json"}
-        self.authorization = f"Basic {base64.b64encode(auth.encode()).decode()}" if auth else ""
         if auth:
-            self._headers["Authorization"] = self.authorization
+            self._headers["Authorization"] = f"Basic {base64.b64encode(auth.encode()).decode()}"
         self.url = f"http://127.0.0.1:{port}/api"
 
     def answers(self) -> bool:

@@ -69,7 +69,8 @@ def _deployments() -> str:
         lines += [f"## {heading}", ""]
         for name, schema in flow.parameters.properties.items():
             default = "required" if name in flow.parameters.required else _default(schema.get("default"))
-            lines += [*_item(f"`{name}` ({default}): {_one_line(schema.get('description', ''))}")]
+            description = " ".join(schema.get("description", "").split())
+            lines += _item(f"`{name}` ({default}): {description}")
         lines += [""]
     return "\n".join(lines)
 
@@ -118,10 +119,6 @@ def _constructor(thing: Any) -> list[str]:
         default = (MISSING if default.is_required() else default.default) if isinstance(default, FieldInfo) else default
         lines.append(f"    {field.name}," if default is MISSING else f"    {field.name}={default!r},")
     return [f"{thing.__name__}()"] if len(lines) == 1 else [*lines, ")"]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _item(text: str) -> list[str]:

@@ -22,8 +22,6 @@ from filelock import FileLock
 
 from flows.cli.app import taking
 from flows.cli.options import FlowOptions
-from storage import manifest
-from storage.uri import URI
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SHARED = "PIPELINE_TEST_SHARED"
@@ -162,16 +160,6 @@ def repeatedly(look: Callable[[], None], *, interval_s: float) -> Iterator[None]
     finally:
         ended.set()
         thread.join()
-
-
-def lineage(uri: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every manifest from `uri` back to the raw dataset, by its parents; each is the one that its child names."""
-    made = manifest.load(URI(uri))
-    yield uri, json.loads((Path(uri) / manifest.NAME).read_text())
-    for role, named in made.parents.items():
-        parent = made.parent(role, of=URI(uri))
-        assert isinstance(named, manifest.Parent) and named.digest == manifest.load(parent).digest
-        yield from lineage(parent)
 
 
 def options_of(options: type[_Options], *words: str) -> _Options:

@@ -1,53 +1,22 @@
-"""Commands at a terminal: a real pseudo-terminal with a given number of columns."""
+"""Commands at a terminal of 80 columns."""
 
-import fcntl
 import os
-import pty
 import re
-import struct
+import shlex
 import subprocess
 import sys
-import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.runs import CHECKOUT
 
-_ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def typed(
-    command: Sequence[str], *, columns: int = 80, folder: Path | None = None, env: Mapping[str, str] | None = None
-) -> tuple[int, list[str]]:
-    """Run Python with `command` at a terminal.
-
-    Returns:
-        The exit code, and what it wrote to the terminal as lines, without escape sequences.
-    """
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    usual = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=folder,
-        env=usual | {"TERM": "xterm", "PYTHONPATH": str(CHECKOUT)} | dict(env or {}),
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        start_new_session=True,
-    )
-    os.close(its)
-    written = b""
-    while chunk := _read(ours):
-        written += chunk
-    os.close(ours)
-    text = _ESCAPES.sub(b"", written).decode(errors="replace")
-    return process.wait(), text.replace("\r\n", "\n").splitlines()
-
-
-def _read(terminal: int) -> bytes:
-    """What is there to read, nothing once every process has closed the terminal."""
-    try:
-        return os.read(terminal, 65536)
-    except OSError:
-        return b""
+def typed(command: Sequence[str], *, folder: Path) -> list[str]:
+    """Run Python with `command` at a terminal; return the lines that it wrote, without escape sequences."""
+    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    env |= {"TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": str(CHECKOUT)}
+    at_terminal = ["script", "-qec", shlex.join([sys.executable, *command]), os.devnull]
+    done = subprocess.run(at_terminal, cwd=folder, env=env, capture_output=True, text=True, check=True)
+    return _ESCAPES.sub("", done.stdout).splitlines()

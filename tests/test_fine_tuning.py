@@ -51,29 +51,15 @@ Make = Callable[..., Plan]
 def make(tmp_path: Path, pictures: Path) -> Make:
     """Plans a run on the pictures with settings of `images-finetune`, or another recipe's."""
 
-    def make(
-        recipe: str = "images-finetune",
-        *,
-        data: Path = pictures,
-        register_as: str | None = None,
-        **settings: Any,
-    ) -> Plan:
+    def make(recipe: str = "images-finetune", *, data: Path = pictures, **settings: Any) -> Plan:
         return make_plan.make_plan(
             storage=str(tmp_path / "root"),
             recipe=recipes.override(recipes.load(recipe), SMALL | settings),
             data=str(data),
-            registered_model=register_as,
             workers=0,
         )
 
     return make
-
-
-def checked(pictures: Path, tmp_path: Path, *words: str) -> Plan:
-    """The plan after all checks of the command line."""
-    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-    options = ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers", "0", *settings, *words]
-    return preflight.checked(options_of(RunOptions, *options))
 
 
 def test_bytes_of_a_file_name_the_model_and_its_path_does_not(make: Make, weights: Path, tmp_path: Path) -> None:
@@ -121,17 +107,6 @@ def test_default_starts_from_the_weights_of_a_package_which_are_stored_once(make
     assert make().train.weights == plan.train.weights
 
 
-def test_weights_that_cannot_be_downloaded_are_refused_by_the_command_line(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(ValueError, match=r"^start=pretrained: the weights of timm/resnet18 cannot be downloaded: "):
-        checked(pictures, tmp_path, "--set", "model=timm/resnet18")
-    with pytest.raises(ValueError, match="^start=pretrained: nobody publishes weights of model resnet18; use one of"):
-        checked(pictures, tmp_path, "--set", "model=resnet18")
-
-
 def trained(plan: Plan) -> CheckpointURI:
     """The model of `plan`, made as the flow does."""
     runner = InProcessRunner()
@@ -148,24 +123,25 @@ def crowned(plan: Plan) -> CheckpointURI:
 
 
 @pytest.mark.parametrize(
-    ("model", "write", "says"),
+    ("settings", "message"),
     [
-        (
-            "resnet18",
-            write_lite0,
-            "the weights do not fit model resnet18: .* are missing, unknown or of another shape, such as ",
-        ),
-        (LITE0, lambda folder: folder / "none.safetensors", "there is no file .*/none.safetensors"),
+        ("model=timm/resnet18", r"^start=pretrained: the weights of timm/resnet18 cannot be downloaded: "),
+        ("model=resnet18", "^start=pretrained: nobody publishes weights of model resnet18; use one of"),
+        ("model=resnet18 start=FOLDER/lite0.safetensors", "^start: .*the weights do not fit model resnet18: "),
+        ("start=FOLDER/none.safetensors", "^start: .*there is no file .*/none.safetensors"),
+        ("start=champion:none", "^--set start=champion:none: .* has no champion of 'none' yet"),
     ],
 )
-def test_file_that_does_not_fit_is_refused_before_anything_starts(
-    make: Make, pictures: Path, tmp_path: Path, model: str, write: Callable[[Path], Path], says: str
+def test_start_that_cannot_be_is_refused_by_the_command_line(
+    pictures: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, message: str
 ) -> None:
-    path = write(tmp_path)
-    with pytest.raises(ValueError, match=f"^start: .*{says}"):
-        checked(pictures, tmp_path, "--set", f"model={model}", "--set", f"start={path}")
-    with pytest.raises(ValueError, match=f"^start: .*{says}"):  # as a deployment does
-        model_check.check_training(make(model=model, start=str(path)))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    words = [f"--set={setting}" for setting in settings.replace("FOLDER", str(weights.parent)).split()]
+    usual = [f"--set={name}={value}" for name, value in SMALL.items()]
+    options = ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers", "0", *usual, *words]
+    with pytest.raises(ValueError, match=message):
+        preflight.checked(options_of(RunOptions, *options))
 
 
 def test_published_model_with_several_heads_is_refused_before_anything_starts(make: Make) -> None:
@@ -192,12 +168,5 @@ def test_champion_of_another_registered_model_gives_its_backbone_to_other_classe
     assert torch.allclose(model["features.0.weight"], before["features.0.weight"].sum(1, keepdim=True), atol=1e-6)
     assert not torch.allclose(model["head.0.weight"], before["head.0.weight"], atol=1e-3)
     assert manifest.load(plan.train.target).parent("initial", of=plan.train.target) == champion
-
-
-def test_champion_of_another_model_or_of_no_such_name_is_refused(make: Make) -> None:
-    with pytest.raises(ValueError, match=r"^--set start=champion:none: .* has no champion of 'none' yet"):
-        make("images-resnet18", start="champion:none")
-    other = make("images-resnet18", model="small-cnn")
-    crowned(other)
     with pytest.raises(ValueError, match="model of the champion .* is 'small-cnn', but 'resnet18' is requested"):
         make("images-resnet18", start=f"champion:{other.registered_model}")

@@ -14,7 +14,7 @@ from storage import manifest
 from storage.kinds import CHECKPOINT
 from storage.producer import producer
 from storage.uri import URI, Root
-from tests.clusters import Head
+from tests.clusters import Head, jobs
 from tests.faults.harness import raw_name, write_raw
 from tests.runs import CHECKOUT, Run, await_that, find
 
@@ -57,8 +57,8 @@ def test_the_recipe_of_the_docs_runs_although_its_flow_is_evicted_and_the_head_i
     head.signal_workers(signal.SIGSTOP)  # the next run begins in seconds or, on a busy machine, in a minute
     evicted.process.terminate()
     assert evicted.process.wait(120) != 0
-    (job,) = [name for name in head.jobs() if name.startswith("train-")]
-    assert head.jobs()[job] == "RUNNING"
+    (job,) = [name for name in jobs(head.env) if name.startswith("train-")]
+    assert jobs(head.env)[job] == "RUNNING"
 
     run = Run(*words, folder=tmp_path, env=head.env)
     await_that(lambda: run.process.poll() is not None or run.says(f"attached to job {job}"))
@@ -86,7 +86,7 @@ def test_the_recipe_of_the_docs_runs_although_its_flow_is_evicted_and_the_head_i
 
 def _answers(head: Head) -> bool:
     with contextlib.suppress(OSError):
-        return head.jobs() == {}
+        return jobs(head.env) == {}
     return False
 
 

@@ -1,15 +1,11 @@
 """Every recipe, and a user's own images, from data to report: the whole flow, on one Ray or without."""
 
-import dataclasses
-import gzip
 import hashlib
 import re
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from prefect.artifacts import Artifact
@@ -19,7 +15,7 @@ from storage import manifest, registry, tables
 from storage.kinds import CHECKPOINT, PREPARED
 from storage.uri import URI, Root
 from tasks.learning import images
-from tasks.learning.sources import Source, SourceFile, cifar10, mnist
+from tasks.learning.sources import cifar10
 from tasks.report_page import plots
 from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
 from tests.learning.test_cifar10 import write_archive
@@ -170,17 +166,6 @@ def test_photographs_that_stay_files_are_learned_shown_and_predicted(flow: Flow,
     assert rows.loc[told.index, "probability"].tolist() == pytest.approx(told["probability"].tolist())
 
 
-def test_a_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
-    flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mnist, "SOURCE", write_idx(tmp_path, train=50, test=10))
-    settings = {"epochs": 1, "batch_size": 16, "minimum": 0.0, "precision": "fp32", "device": "cpu"}
-    asked: dict[str, Any] = {"recipe": "mnist-resnet18", "mirror": [str(tmp_path)], "settings": settings}
-    result = flow(**asked, storage=str(root), workers=0)
-    assert result["metrics"]["num_rows"] == 10
-    assert manifest.load(URI(result["uris"]["prepared"])).rows == 60
-
-
 @pytest.mark.slow
 def test_the_cifar_recipe_that_one_would_deploy_learns(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -189,17 +174,3 @@ def test_the_cifar_recipe_that_one_would_deploy_learns(
     settings = {"epochs": 4, "batch_size": 16, "max_shift": 0, "minimum": 0.5, "device": "cpu"}
     result = flow(recipe="cifar10-resnet18", storage=str(root), mirror=[str(tmp_path)], settings=settings, workers=0)
     assert result["promoted"], result["reason"]
-
-
-def write_idx(folder: Path, *, train: int, test: int) -> Source:
-    """A data set in the form of MNIST, whose files lie in `folder`."""
-    written = []
-    for prefix, rows in (("train", train), ("t10k", test)):
-        pixels = np.random.default_rng(rows).integers(0, 256, (rows, 28, 28), dtype=np.uint8)
-        for kind, array in (("images-idx3", pixels), ("labels-idx1", (np.arange(rows) % 10).astype(np.uint8))):
-            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-            content = gzip.compress(header + array.tobytes())
-            (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(content)
-            sums = {name: hashlib.new(name, content).hexdigest() for name in ("md5", "sha256")}
-            written.append(SourceFile(name=f"{prefix}-{kind}-ubyte.gz", **sums))
-    return dataclasses.replace(mnist.SOURCE, files=tuple(written))

@@ -17,7 +17,7 @@ from tests.clusters import TwoNodes
 from tests.faults import checker, injection
 from tests.faults.harness import Harness
 from tests.faults.history import Event, step_of
-from tests.runs import Run, await_that
+from tests.runs import Run, await_that, kill_process
 
 LIMIT_S = 300.0
 """Time limit of each run and of everything else that is waited for."""
@@ -268,12 +268,10 @@ def _problems(case: Case, result: dict[str, Any] | None) -> Iterator[str]:
 def _end_all(case: Case) -> None:
     """Kill, by pid, whatever the runs of this case left."""
     for run in case.runs:
-        if run.process.poll() is None:
-            run.process.kill()
-            run.process.wait()
+        run.process.kill()
+        run.process.wait()
         for pid in run.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill_process(pid)
 
 
 def _tail(run: Run) -> str:

@@ -27,7 +27,7 @@ def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(tmp
     root = Root(str(folder / "data"))
     model = results.run(root, "a-data-set-with-quite-a-long-name")
     for words in (["ls"], ["lineage", model.report]):
-        _, lines = typed(["-m", "flows", *words], folder=folder)
+        lines = typed(["-m", "flows", *words], folder=folder)
         command = [sys.executable, "-m", "flows", *words]
         env = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(CHECKOUT)}
         done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=True)

@@ -26,6 +26,7 @@ def names(root: Root, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[s
     return defined
 
 
+@pytest.mark.slow
 def test_each_task_runs_alone_and_each_line_of_the_plan_finds_its_result(root: Root, names: dict[str, Any]) -> None:
     results = [names[name] for name in ("files", "raw", "prepared", "checkpoint", "predictions", "evaluation", "page")]
     assert all(map(manifest.is_committed, results))

@@ -4,6 +4,7 @@ import signal
 from typing import Any
 
 from storage import manifest
+from tests.clusters import jobs
 from tests.faults.case import Case, Failed, kind
 from tests.faults.harness import STAGES
 from tests.faults.history import checkpoint_of, step_of
@@ -54,9 +55,9 @@ def _second_joins(case: Case) -> dict[str, Any]:
         second = case.start()
         case.once.touch()
         results = [case.expect_recovery(run) for run in (first, second)]
-        jobs = [job for job in cluster.jobs() if job.startswith("train-")]
-    if len(jobs) != 1:
-        raise Failed(f"two flows made {len(jobs)} jobs: {jobs}")
+        trainings = [job for job in jobs(cluster.env) if job.startswith("train-")]
+    if len(trainings) != 1:
+        raise Failed(f"two flows made {len(trainings)} jobs: {trainings}")
     if results[0]["uris"] != results[1]["uris"]:
         raise Failed("the two came to different results")
     return results[1]
