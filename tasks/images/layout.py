@@ -76,9 +76,7 @@ def of_parquet(paths: Sequence[str]) -> Layout:
 def of_images(paths: Sequence[str], *, name: str) -> Layout:
     """Read split and class of each image from its folders; raise `ValueError` if the rule does not apply.
 
-    Args:
-        paths: Paths of the images.
-        name: Name of the folder with all of them, for messages.
+    `name` is the folder with all of them, for messages.
     """
     folders = _Folders(paths)
     top = folders.unwrapped("", stop=_split_in)

@@ -88,7 +88,7 @@ class Listing:
         )
 
 
-def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) -> Listing:
+def below(uri: URI, *, layout: str, single: Entry | None = None) -> Listing:
     """List the files below `uri`, or only `single`; raise `ValueError` unless they are images or Parquet files.
 
     `layout` says in the message what is expected.
@@ -101,7 +101,7 @@ def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) ->
     for path, problem in closed.items():
         if not (reason := not_data(path)):
             raise ValueError(
-                f"{option}: {uri}/{_shown(path)[:200]} cannot be read: {problem}; make it readable, or move it out of "
+                f"--data: {uri}/{_shown(path)[:200]} cannot be read: {problem}; make it readable, or move it out of "
                 f"{uri}"
             )
         listing.skipped[reason].append(path)
@@ -112,12 +112,12 @@ def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) ->
             f"{count(len(entries), kind)}, such as {_shown(entries[0].path)}"
             for kind, entries in (("Parquet file", listing.parquet), ("image", listing.images))
         )
-        raise ValueError(f"{option}: {uri} holds {both}; move one kind elsewhere, or name the folder of the other")
+        raise ValueError(f"--data: {uri} holds {both}; move one kind elsewhere, or name the folder of the other")
     if not listing.entries:
         left_out = "".join(f"; {files}" for files in listing.left_out())
-        raise ValueError(f"{option}: there are neither images nor Parquet files in {uri}; {layout}{left_out}")
+        raise ValueError(f"--data: there are neither images nor Parquet files in {uri}; {layout}{left_out}")
     if listing.parquet and not single:
-        _check_complete(listing, name=f"{option}: {uri}")
+        _check_complete(listing, name=f"--data: {uri}")
     return listing
 
 
@@ -165,19 +165,19 @@ def _check_complete(listing: Listing, *, name: str) -> None:
 
 
 def user_files(
-    uri: URI, entries: Sequence[Entry], *, splits: Mapping[str, str], labels: Mapping[str, int], option: str
+    uri: URI, entries: Sequence[Entry], *, splits: Mapping[str, str], labels: Mapping[str, int]
 ) -> tuple[UserFile, ...]:
     """Add checksums, splits and labels, by path, to `entries`, and sort them by split and path.
 
     Raises `ValueError` for a file that cannot be used.
     """
     listed = []
-    for entry, digest in zip(entries, _digests(uri, entries, option=option), strict=True):
+    for entry, digest in zip(entries, _digests(uri, entries), strict=True):
         path = entry.path
         try:
             uri.child(path).encode()
         except ValueError as error:  # UnicodeEncodeError is one
-            message = f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it"
+            message = f"--data: the file name {path!r} below {uri} is not allowed: {error}; rename it"
             raise ValueError(message) from None
         listed.append(UserFile(split=splits[path], label=labels.get(path), path=path, size=entry.size, digest=digest))
     return tuple(sorted(listed, key=lambda file: (file.split, file.path)))
@@ -188,23 +188,23 @@ def _shown(path: str) -> str:
     return path.encode(errors="backslashreplace").decode()
 
 
-def _digests(uri: URI, entries: Sequence[Entry], *, option: str) -> list[str]:
+def _digests(uri: URI, entries: Sequence[Entry]) -> list[str]:
     """Return each entry's ETag on S3, else its SHA-256, which reads the file once and is cached per process."""
     if uri.is_s3:
         return [f"etag:{entry.etag}" for entry in entries]
 
     def digest_of(entry: Entry) -> str:
-        return _sha256(uri.child(entry.path), entry.size, entry.modified, option)
+        return _sha256(uri.child(entry.path), entry.size, entry.modified)
 
     return list(process.in_threads(digest_of, entries, threads=min(8, os.cpu_count() or 1)))
 
 
 @functools.lru_cache(maxsize=2**20)
-def _sha256(path: str, size: int, modified: float, option: str) -> str:
+def _sha256(path: str, size: int, modified: float) -> str:
     if not os.path.isfile(path):  # a broken link, or a pipe, whose reading would block
-        raise ValueError(f"{option}: {path} is not a regular file; delete it")
+        raise ValueError(f"--data: {path} is not a regular file; delete it")
     try:
         with open(path, "rb") as file:
             return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
     except OSError as error:
-        raise ValueError(f"{option}: {path} cannot be read: {error.strerror}; make it readable, or delete it") from None
+        raise ValueError(f"--data: {path} cannot be read: {error.strerror}; make it readable, or delete it") from None

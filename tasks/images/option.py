@@ -100,7 +100,7 @@ def find_training_data(root: Root, recipe: Recipe, data: str | None) -> Training
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
         expected = f"{EXPECTED}, or the URI of a raw dataset"
-        raise user_images.nothing_at(uri, option="--data", expected=expected) from None
+        raise user_images.nothing_at(uri, expected=expected) from None
     return _raw_dataset(uri, recipe) if manifest.is_committed(uri) else _user_images(root, uri, recipe)
 
 
@@ -119,7 +119,7 @@ def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
             f"store must be pixels for Parquet files, got 'files' for {uri}; use --set store=pixels "
             "without crop_scale and color_jitter, or give the images as files"
         )
-    user_images.check_apart(root, listed.uri, option="--data")
+    user_images.check_apart(root, listed.uri)
     model = champions.default_for_user_images(listed.name, listed.uri)
     return TrainingData(recipe=recipe, default_model=model, user_images=listed)
 

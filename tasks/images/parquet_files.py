@@ -139,13 +139,7 @@ def read_labels(source: Opened, file: UserFile) -> FileLabels:
     for value in values:
         if (name := class_names.name_of(value, declared)) is not None:
             counts[name] += rows[value]
-    return FileLabels(
-        path=file.path,
-        split=file.split,
-        rows=len(labels),
-        names=declared,
-        counts=dict(counts),
-    )
+    return FileLabels(path=file.path, split=file.split, rows=len(labels), names=declared, counts=dict(counts))
 
 
 def ranges(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Table]:

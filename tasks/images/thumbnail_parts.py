@@ -51,10 +51,7 @@ def facts(uri: DatasetURI, raw: Manifest, *, split: str) -> pd.DataFrame | None:
 def describe_test_rows(uri: DatasetURI, ids: np.ndarray, classes: Sequence[str]) -> pd.DataFrame:
     """Return a column of text for each fact by which test rows can be divided into slices; none where none is known.
 
-    Args:
-        uri: Dataset, raw or prepared.
-        ids: Id of each row.
-        classes: Class of each row.
+    The dataset at `uri` is raw or prepared; `classes` are those of the rows with `ids`.
     """
     described = pd.DataFrame(index=range(len(ids)))
     raw = row_tables.raw_of(uri)
@@ -78,13 +75,8 @@ def find_pairs(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return pairs of near duplicates, as row numbers (P, 2) over all `splits`, and their distances.
 
-    None if the dataset has no thumbnails, as that of a download. Holds one file at a time.
-
-    Args:
-        uri: Raw dataset.
-        raw: Its manifest.
-        splits: Splits in the order in which rows are counted.
-        is_usable: Rows to look at, bool, over all `splits`.
+    None if the dataset has no thumbnails, as that of a download. Holds one file at a time. `is_usable`, bool, tells
+    which rows over all `splits` count.
     """
     listed = [file for split in splits for file in entries(raw, split=f"{split}-")]
     if not listed:

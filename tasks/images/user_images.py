@@ -75,38 +75,38 @@ class UserImages(BaseModel, frozen=True):
         return all(file.split == NEW for file in self.files)
 
 
-def nothing_at(uri: URI, *, option: str, expected: str) -> ValueError:
+def nothing_at(uri: URI, *, expected: str) -> ValueError:
     """Return the error for a `uri` without files."""
     is_empty = not uri.is_s3 and os.path.isdir(uri)
-    return ValueError(f"{option}: {'there are no images in' if is_empty else 'nothing exists at'} {uri}; {expected}")
+    return ValueError(f"--data: {'there are no images in' if is_empty else 'nothing exists at'} {uri}; {expected}")
 
 
-def check_apart(root: Root, uri: URI, *, option: str) -> None:
+def check_apart(root: Root, uri: URI) -> None:
     """Raise `ValueError` if results below `root` would be mixed with the user's files at `uri`."""
     if root.lies_in(uri):
         raise ValueError(
-            f"--storage must not be below {option}, because results would be mixed with its files: got {root} in {uri}"
+            f"--storage must not be below --data, because results would be mixed with its files: got {root} in {uri}"
         )
 
 
-def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_grouped: bool = False) -> UserImages:
+def find(uri: URI, *, test_fraction: float = 0.2, are_grouped: bool = False) -> UserImages:
     """List the images or Parquet files below `uri` to train on, with splits, classes and checksums.
 
     `test_fraction` of the images become test rows if the class folders are not below split folders; with `are_grouped`,
-    which ones is not known before they are decoded. Raises `ValueError` naming `option` if a split or a second class is
+    which ones is not known before they are decoded. Raises `ValueError` if a split or a second class is
     missing, or the folders can be read in several ways.
     """
-    folder_listing = listing.below(uri, option=option, layout=layout.EXPECTED)
+    folder_listing = listing.below(uri, layout=layout.EXPECTED)
     try:
         paths = [entry.path for entry in folder_listing.entries]
         read = layout.of_parquet(paths) if folder_listing.parquet else layout.of_images(paths, name=uri.name)
     except ValueError as error:
         first = folder_listing.first_folders()
-        raise ValueError(f"{option}: {uri}: {error}; its first folders are {first}; {layout.EXPECTED}") from None
+        raise ValueError(f"--data: {uri}: {error}; its first folders are {first}; {layout.EXPECTED}") from None
     number = {name: label for label, name in enumerate(read.classes)}
     labels = {path: number[name] for path, name in read.class_of.items()}
     entries = [entry for entry in folder_listing.entries if entry.path in read.splits]
-    user_files: Sequence[UserFile] = listing.user_files(uri, entries, splits=read.splits, labels=labels, option=option)
+    user_files: Sequence[UserFile] = listing.user_files(uri, entries, splits=read.splits, labels=labels)
     is_split = "" not in read.splits.values()
     notes = []
     if not is_split:
@@ -132,11 +132,11 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_gr
     )
 
 
-def find_new(uri: URI, *, classes: Sequence[str], option: str = "--data") -> UserImages:
+def find_new(uri: URI, *, classes: Sequence[str]) -> UserImages:
     """List the images or Parquet files at or below `uri` to predict; a folder named after a class gives the label."""
     single = files.entry(uri) if files.exists(uri) else None
     folder = uri if single is None else uri.parent
-    folder_listing = listing.below(folder, option=option, single=single, layout=TO_PREDICT)
+    folder_listing = listing.below(folder, single=single, layout=TO_PREDICT)
     number = {normal(name): label for label, name in enumerate(classes)}
     labels = {
         entry.path: number[name] for entry in folder_listing.images if (name := layout.class_above(entry.path, number))
@@ -147,7 +147,7 @@ def find_new(uri: URI, *, classes: Sequence[str], option: str = "--data") -> Use
         uri=folder,
         kind=folder_listing.kind,
         classes=tuple(classes),
-        files=listing.user_files(folder, entries, splits=splits, labels=labels, option=option),
+        files=listing.user_files(folder, entries, splits=splits, labels=labels),
         left_out=folder_listing.left_out(),
     )
 

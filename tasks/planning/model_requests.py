@@ -108,7 +108,7 @@ def are_user_images(uri: DatasetURI) -> bool:
         if uri.is_s3 and files.exists(uri):
             return True
         expected = f"{user_images.TO_PREDICT}, or the URI of a dataset"
-        raise user_images.nothing_at(uri, option="--data", expected=expected) from None
+        raise user_images.nothing_at(uri, expected=expected) from None
     return not manifest.is_committed(uri)
 
 
@@ -122,7 +122,7 @@ def _new_images(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split
         raise ValueError(
             f"--split applies to datasets, got {split!r} for new images; use their folder instead: {uri}/{split}"
         )
-    user_images.check_apart(root, uri, option="--data")
+    user_images.check_apart(root, uri)
     trained = manifest.load(checkpoint).statistics_of(CHECKPOINT)
     height, width, channels = trained.model.image_shape
     if height != width:
