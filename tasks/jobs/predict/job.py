@@ -63,11 +63,11 @@ def run(spec: JobSpec[Predict], data: LocalData) -> None:
     done: list[Predicted] = []
     for row in predicted.iter_rows():
         done.append(row["item"])
-        events.progress("rows predicted", sum(part.rows for part in done), total)
-    done.sort(key=lambda part: (str(part.file.split), part.number))
+        events.progress("rows predicted", sum(part.file.rows or 0 for part in done), total)
+    done.sort(key=lambda part: part.file.path)
     counts = sum((part.counts for part in done), collections.Counter[int]())
     used = tuple(dict.fromkeys(part.hardware for part in done))
-    assert sum(part.rows for part in done) == total and len(done) == len(entries), "a row was lost on the way"
+    assert len(done) == len(entries), "a part was lost on the way"
     commits.commit(
         stage.target,
         kind="predictions",
@@ -101,9 +101,7 @@ class Part:
 class Predicted:
     """The predictions of a part."""
 
-    number: int
     file: File
-    rows: int
     counts: collections.Counter[int]
     """Rows of each predicted class, by its number."""
     hardware: str
@@ -143,9 +141,7 @@ class Predictor:
             _ = self.inference
         output, predicted = self._find(split, part) or (None, self._predict(part.file))
         done = Predicted(
-            number=part.number,
             file=output or tables.write_part(self.stage.target, predicted, split=split, index=part.number),
-            rows=len(predicted),
             counts=collections.Counter(predicted["prediction"].drop_null().to_pylist()),
             hardware=predicted.schema.metadata[_HARDWARE_KEY].decode(),
             is_reused=output is not None,

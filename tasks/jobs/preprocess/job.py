@@ -27,8 +27,6 @@ SPLITS = ("train", "validation", "test")
 """Splits of a prepared dataset."""
 _FILES_SHOWN = 20
 """Most files with unusable rows in the manifest's statistics; the split `quarantine` lists all."""
-_SUMMED_AT_ONCE = 2**18
-"""Pixels per channel to hold as 32-bit copies at a time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +71,6 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
     placed = assign_splits(checked, **split, fold=fold)
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
-    placed = _number_parts(placed, raw)
     parts = _shuffle_and_write(stage, raw, placed, columns, data)
     entries = [part.file for part in parts]
     in_order = placed.sort_values("split", kind="stable")  # as the parts are
@@ -174,31 +171,26 @@ def random_keys(numbers: np.ndarray, *, seed: int) -> np.ndarray:
     return z
 
 
-def _number_parts(placed: pd.DataFrame, raw: Manifest) -> pd.DataFrame:
-    """Add a column `part`: a number for every (split, index), counting over all splits."""
+def _assign_parts(placed: pd.DataFrame, raw: Manifest) -> list[tuple[str, int]]:
+    """Add a column `part` to the rows; return the split of each part, and its number in the split."""
     shape = images.shape_of(raw.columns["metadata"])
     row_bytes = sum(file.size for file in raw.files) // raw.rows if dataset_parts.is_encoded(raw) else 0
     placed["part"] = -1
-    first = 0
+    parts: list[tuple[str, int]] = []
     for split in SPLITS:
-        in_split = placed["split"] == split
-        num_rows = int(in_split.sum())
-        count = images.num_parts(num_rows, shape, encoded_bytes=num_rows * row_bytes)
-        starts = [start for start, _ in images.part_bounds(num_rows, count)]
-        placed.loc[in_split, "part"] = (
-            first + np.searchsorted(starts, placed.loc[in_split, "position"], side="right") - 1
-        )
-        first += count
-    return placed
+        position = placed.loc[placed["split"] == split, "position"]
+        count = images.num_parts(len(position), shape, encoded_bytes=len(position) * row_bytes)
+        starts = [start for start, _ in images.part_bounds(len(position), count)]
+        placed.loc[position.index, "part"] = len(parts) - 1 + np.searchsorted(starts, position, side="right")
+        parts += [(split, number) for number in range(count)]
+    return parts
 
 
 def _shuffle_and_write(
     stage: Preprocess, raw: Manifest, placed: pd.DataFrame, columns: pa.Schema, data: LocalData
 ) -> list[Part]:
     """Send every row to its part and write the parts; return these in order."""
-    firsts = placed.groupby("part")["split"].first()
-    number_in_split = firsts.groupby(firsts).cumcount()
-    targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
+    targets = _assign_parts(placed, raw)
     first, *others = [
         data.read_parts(stage.raw, raw.split(split)).map_batches(
             _route, batch_format="pyarrow", fn_kwargs={"routes": _routes(placed, split, rows=raw.num_rows(split))}
@@ -220,7 +212,7 @@ def _shuffle_and_write(
         parts.append(row["item"])
         events.progress("parts written", len(parts), len(targets), fraction=0.5 + len(parts) / len(targets) / 2)
     parts.sort(key=lambda part: part.number)
-    assert [part.number for part in parts] == sorted(targets), "a part was lost on the way"
+    assert [part.number for part in parts] == list(range(len(targets))), "a part was lost on the way"
     return parts
 
 
@@ -245,7 +237,7 @@ def _write_part(
     group: pa.Table,
     *,
     uri: DatasetURI,
-    targets: dict[int, tuple[str, int]],
+    targets: Sequence[tuple[str, int]],
     columns: pa.Schema,
     image_shape: tuple[int, int, int],
 ) -> dict[str, list[Part]]:
@@ -261,15 +253,9 @@ def _write_part(
 
 
 def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return exact sums of each channel's pixels and of their squares, uint64 (C,); needs only a few MiB of memory."""
-    channels = pixels_NHWC.shape[-1]
-    sums, squares = np.zeros((2, channels), np.uint64)
-    values_NC = pixels_NHWC.reshape(-1, channels)
-    for first in range(0, len(values_NC), _SUMMED_AT_ONCE):
-        few = values_NC[first : first + _SUMMED_AT_ONCE].astype(np.uint32)
-        sums += few.sum(0, dtype=np.uint64)
-        squares += (few * few).sum(0, dtype=np.uint64)
-    return sums, squares
+    """Return exact sums of each channel's pixels and of their squares, uint64 (C,), without a copy of the pixels."""
+    values_NC = pixels_NHWC.reshape(-1, pixels_NHWC.shape[-1])
+    return values_NC.sum(0, dtype=np.uint64), np.einsum("nc,nc->c", values_NC, values_NC, dtype=np.uint64)
 
 
 def _mean_and_std(parts: Sequence[Part], shape: tuple[int, int, int]) -> Iterator[tuple[float, ...]]:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from storage import commits, files, manifest
-from storage.error_policy import Permanent
 from storage.kinds import PREPARED
 from storage.manifest import Manifest, Parent
 from storage.statistics import CheckpointStatistics, SplitRule
@@ -38,7 +37,7 @@ def numbers(scratch: URI) -> list[int]:
 def new_attempt(scratch: URI) -> URI:
     """Create a new attempt's folder and return it; Ray Train's state of earlier attempts is never reused."""
     number = max(numbers(scratch), default=0) + 1
-    token = json.dumps({"token": uuid.uuid4().hex}).encode()  # recognises this attempt if a reply of S3 is lost
+    token = json.dumps({"token": uuid.uuid4().hex}).encode()  # recognizes this attempt if a reply of S3 is lost
     while True:
         try:
             files.put(scratch.child(f"attempt-{number}/_attempt.json"), token, mode="create")
@@ -142,19 +141,12 @@ def commit(
 
 
 def finish(stage: Train, prepared: Manifest, *, started: float, loader: str) -> None:
-    """Commit the best epoch, unless another run was first; the job `started` at this monotonic time.
-
-    Raises `Permanent` if the workers read other bytes than `prepared` lists, or the initial weights have changed.
-    """
+    """Commit the best epoch, unless another run was first; the job `started` at this monotonic time."""
     if not manifest.is_committed(stage.target):
-        newest = next(described(stage.scratch), None)
-        if newest and newest[1].prepared != trained_on(stage, prepared):
-            raise Permanent(f"{stage.prepared} or the initial weights changed during the training; run again")
-        parents: dict[str, URI | Parent] = {"prepared": prepared.as_parent(stage.prepared)}
         commit(
             stage.scratch,
             stage.target,
-            parents=parents | {role: uri for role in ("initial", "weights") if (uri := getattr(stage, role))},
+            parents=stage.parents | {"prepared": prepared.as_parent(stage.prepared)},
             split=prepared.statistics_of(PREPARED).split,
             loader=loader,
             seconds=time.monotonic() - started,

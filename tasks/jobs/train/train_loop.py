@@ -90,27 +90,25 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
     files.check_space(stage.scratch, needed=_CHECKPOINTS * size)
     trained_on = attempts.trained_on(stage, prepared)
     history = _resume(stage.scratch, trainer, fields, trained_on=trained_on)
+
+    def on_batch() -> None:
+        context.beat()
+        failpoint("step", f"epoch {len(history) + 1}")
+
+    def on_step(step: int, steps: int, loss: float) -> None:
+        epoch, epochs = len(history) + 1, recipe.training.epochs
+        if rank == 0:
+            what, share = f"epoch {epoch}/{epochs}, steps", (epoch - 1 + step / steps) / epochs
+            events.progress(what, step, steps, f"loss {loss:.3f}", fraction=share, epoch=epoch)
+
     with ThreadPoolExecutor(1) as writer:
         checkpoints = Checkpoints(attempt, context.report, writer)
         while not is_last(history, vars(recipe.training)):
             # Another run may have committed the target; rank 0 looks.
             if _gathered(rank == 0 and manifest.is_committed(stage.target), trainer.world_size)[0]:
                 break
-            epoch = len(history) + 1
-
-            def on_batch(at: str = f"epoch {epoch}") -> None:
-                context.beat()
-                failpoint("step", at)
-
-            def on_step(step: int, steps: int, loss: float, epoch: int = epoch) -> None:
-                epochs = recipe.training.epochs
-                if rank == 0:
-                    what, share = f"epoch {epoch}/{epochs}, steps", (epoch - 1 + step / steps) / epochs
-                    events.progress(what, step, steps, f"loss {loss:.3f}", fraction=share, epoch=epoch)
-
-            metrics = trainer.run_epoch(epoch, on_step=on_step, on_batch=on_batch)
-            history.append(metrics)
-            failpoint("report", f"epoch {epoch}")
+            history.append(trainer.run_epoch(len(history) + 1, on_step=on_step, on_batch=on_batch))
+            failpoint("report", f"epoch {len(history)}")
             checkpoints.take(history, trainer, prepared=trained_on, fields=fields)
             context.beat()
         checkpoints.finish()

@@ -7,7 +7,6 @@ Every piece has a public counterpart, which clusters, large machines and other v
 """
 
 import os
-from collections.abc import Mapping
 from importlib.metadata import version
 
 from tasks.jobs import dashboard
@@ -20,12 +19,10 @@ MOST_CORES = 16
 """On machines with more cores the processes that this saves are too few to matter."""
 
 
-def is_on(cores: int | None, env: Mapping[str, str] = os.environ) -> bool:
-    """Return whether private names of Ray may be used; never with the dashboard, which shows what they leave out.
+def is_on(cores: int | None) -> bool:
+    """Return whether private names of Ray may be used by a run on so many `cores`, None on a cluster.
 
-    Args:
-        cores: Cores that the run computes on; None on a cluster.
-        env: Environment variables.
+    Never with the dashboard, which shows what they leave out.
     """
-    small = cores is not None and cores <= MOST_CORES
-    return small and env.get(NAME) != "0" and env.get(dashboard.NAME) != "1" and version("ray") in TESTED
+    is_small = cores is not None and cores <= MOST_CORES
+    return is_small and os.environ.get(NAME) != "0" and not dashboard.is_on() and version("ray") in TESTED
