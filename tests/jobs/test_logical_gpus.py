@@ -60,10 +60,9 @@ import ray
 from pathlib import Path
 from ray.train.torch import TorchConfig
 from tasks.stages import Train
-from tasks.jobs import checked_gpus
 from tasks.jobs.ray_data import RayData
 from tasks.jobs.spec import JobSpec
-from tasks.jobs.train import job
+from tasks.jobs.train import job, worker
 
 def on_one_rank(config):
     import ray.train
@@ -75,7 +74,7 @@ def on_one_rank(config):
 
 ray.init(logging_level="WARNING")
 folder = sys.argv[2]
-checked_gpus.CheckedTorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
+worker.CheckedTorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
 job.train_on_one_rank = on_one_rank
 job.attempts.finish = lambda *_, **__: None
 job.run(JobSpec[Train].model_validate_json(sys.argv[1]), RayData())

@@ -125,7 +125,7 @@ def fit(*, timeout_s: int, cores: int | None, **configured: Any) -> None:
     with gc_paused():
         from ray.train.torch import TorchTrainer
 
-        from tasks.jobs.checked_gpus import CheckedTorchConfig
+        from tasks.jobs.train.worker import CheckedTorchConfig
     config = CheckedTorchConfig(timeout_s=timeout_s)
     run_in_thread(TorchTrainer(train_on_one_rank, torch_config=config, **configured).fit)
 

@@ -1,18 +1,21 @@
 """Training function of a Ray Train worker."""
 
 import contextlib
+import dataclasses
 import faulthandler
 import functools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import ray
 import ray.train
 import torch
 from ray.train import Checkpoint, CheckpointUploadMode
-from ray.train.torch import get_device, prepare_data_loader
+from ray.train.backend import Backend
+from ray.train.torch import TorchConfig, get_device, prepare_data_loader
 
 from storage import error_policy, failpoints, manifest
 from storage.statistics import EpochMetrics
@@ -24,7 +27,7 @@ from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import NonFiniteLoss, TrainingFields, best_epoch
-from tasks.resources import scaling
+from tasks.resources import devices, scaling
 
 EXIT_CODE = 86
 """Exit code of a worker that made no progress."""
@@ -69,7 +72,7 @@ def _train(config: Assignment, *, beat: Callable[[], None]) -> None:
     rank_context = RankContext(
         rank=context.get_world_rank(),
         world_size=world_size,
-        device=get_device() if scale.use_gpu else torch.device("cpu"),  # a GPU that `checked_gpus` has tried out
+        device=get_device() if scale.use_gpu else torch.device("cpu"),  # that `check_gpu` has tried out
         threads=scaling.threads_here(scale.threads, sharing=context.get_local_world_size()),
         prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),  # its rows stay as they are
         report=functools.partial(report, training=vars(stage.recipe.training)),
@@ -99,6 +102,32 @@ def report(folder: URI, history: list[EpochMetrics], *, training: TrainingFields
         checkpoint_dir_name=folder.name,
         checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
     )
+
+
+@dataclasses.dataclass
+class CheckedTorchConfig(TorchConfig):
+    """Ray Train's set-up of torch's process group, preceded by a check that each worker can use its GPU.
+
+    Without a usable GPU, NCCL fails in the set-up, before a worker runs this project's code, with an error that names
+    neither the node nor the reason, and that Ray Train and Prefect would retry.
+    """
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """Return the backend that checks first."""
+        return _CheckedBackend
+
+
+class _CheckedBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray Train's own has no public name
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        if worker_group.get_resources_per_worker().get("GPU", 0):
+            worker_group.execute(check_gpu)
+        super().on_start(worker_group, backend_config)
+
+
+def check_gpu() -> None:
+    """Raise `UnusableGpu` if torch cannot use the GPU of this worker."""
+    devices.choose("cuda", where=scaling.node_name(), number=get_device().index or 0)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ class LeanTrainer(DataParallelTrainer):
         if scaling_config.num_workers == 1 and not scaling_config.use_gpu:
             backend_config = BackendConfig()
         else:
-            from tasks.jobs.checked_gpus import CheckedTorchConfig
+            from tasks.jobs.train.worker import CheckedTorchConfig
 
             backend_config = CheckedTorchConfig(timeout_s=timeout_s)
         super().__init__(loop, backend_config=backend_config, scaling_config=scaling_config, **named)
