@@ -45,19 +45,19 @@ def placed(checked: pd.DataFrame, *, seed: int = 0, validation_fraction: float =
     return assign_splits(checked, split_seed=seed, validation_fraction=validation_fraction)
 
 
-def ids(placed: pd.DataFrame, split: str) -> list[int]:
-    """The rows of `split` in their order."""
-    here = placed[placed["split"] == split].sort_values("position")
-    assert here["position"].tolist() == list(range(len(here)))
-    return [int(number) for number in here["id"]]
-
-
 class TestPlace:
-    def test_every_usable_row_has_one_place_and_no_other_has_any(self, checked: pd.DataFrame) -> None:
+    def test_every_usable_row_has_one_place_by_the_seed_and_no_other_has_any(self, checked: pd.DataFrame) -> None:
         usable = checked[checked["reason"] == ""]
         key = ["source", "row", "id", "label"]
-        assigned = placed(checked)[key].sort_values(key, ignore_index=True)
-        pd.testing.assert_frame_equal(assigned, usable[key].sort_values(key, ignore_index=True))
+        rows = placed(checked)
+        pd.testing.assert_frame_equal(
+            rows[key].sort_values(key, ignore_index=True), usable[key].sort_values(key, ignore_index=True)
+        )
+        pd.testing.assert_frame_equal(placed(checked.sample(frac=1, random_state=0)), rows)
+        assert not placed(checked, seed=1).equals(rows)
+        assert all(split["position"].tolist() == list(range(len(split))) for _, split in rows.groupby("split"))
+        test = rows[rows["split"] == "test"]
+        assert test["id"].tolist() == sorted(usable.loc[usable["source"] == "test", "id"])
 
     def test_every_class_gives_about_the_same_share_to_validation_and_at_least_one_row(
         self, checked: pd.DataFrame
@@ -98,24 +98,9 @@ class TestPlace:
             assigned = placed(of_images(["a", "a", "b", "c", "d", "e"], [0, 0, 1, 1, 1, 1]), seed=seed)
             assert set(assigned[assigned["label"] == 0]["split"]) == {"train"}
 
-    def test_test_rows_stay_in_the_order_of_their_ids(self, checked: pd.DataFrame) -> None:
-        usable = checked[(checked["reason"] == "") & (checked["source"] == "test")]
-        assert ids(placed(checked), "test") == sorted(usable["id"])
 
-    def test_places_do_not_depend_on_the_order_of_the_input(self, checked: pd.DataFrame) -> None:
-        shuffled = checked.sample(frac=1, random_state=0)
-        pd.testing.assert_frame_equal(placed(shuffled), placed(checked))
-
-    @pytest.mark.parametrize("split", ["train", "validation"])
-    def test_seed_decides_split_and_order(self, checked: pd.DataFrame, split: str) -> None:
-        first, again, other = (ids(placed(checked, seed=seed), split) for seed in (0, 0, 1))
-        assert first == again
-        assert sorted(first) != sorted(other)
-
-
-class TestRandomKeys:
-    def test_key_of_a_number_is_the_same_for_ever(self) -> None:
-        assert random_keys(np.array([0, 1, 2**40]), seed=1).tolist() == KEYS
+def test_key_of_a_number_is_the_same_for_ever() -> None:
+    assert random_keys(np.array([0, 1, 2**40]), seed=1).tolist() == KEYS
 
 
 def test_class_without_training_rows_is_refused_by_name(checked: pd.DataFrame) -> None:

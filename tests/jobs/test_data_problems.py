@@ -20,56 +20,37 @@ def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
     return manifest.load(uri)
 
 
+_LEFT_OUT = {"reason": "not images", "count": 3, "first": ["a.txt", "b.txt"]}
+_SYSTEM_FILES = {"reason": "system files of Windows", "count": 1, "first": ["Thumbs.db"]}
+_UNREADABLE = {"quarantined": {"image could not be read": 3}, "quarantined_files": ["a.png (truncated)"]}
+_UNBALANCED = _BALANCED | {"train": {"cat": 240, "dog": 60}}
+_INCOMPLETE = _BALANCED | {"test": {"cat": 0, "dog": 6}}
+
+
 @pytest.mark.parametrize(
-    ("statistics", "summary", "details", "is_minor"),
+    ("kind", "statistics", "stated"),
     [
+        ("raw", {"left_out": [_LEFT_OUT]}, "3 files left out (not images): a.txt, b.txt, ..."),
+        ("raw", {"left_out": [_SYSTEM_FILES]}, "minor: 1 file left out (system files of Windows): Thumbs.db"),
+        ("prepared", _UNREADABLE, "3 rows excluded (image could not be read: 3): a.png (truncated)"),
         (
-            {"raw": {"left_out": [{"reason": "not images", "count": 3, "first": ["a.txt", "b.txt"]}]}},
-            "3 files left out (not images)",
-            ("a.txt", "b.txt", "..."),
-            False,
+            "prepared",
+            {"test_rows_in_train": {"count": 1234, "ids": [3, 5]}},
+            "1,234 test rows also in train or validation: the test accuracy is too good: id 3, id 5, ...",
         ),
         (
-            {"raw": {"left_out": [{"reason": "system files of Windows", "count": 1, "first": ["Thumbs.db"]}]}},
-            "1 file left out (system files of Windows)",
-            ("Thumbs.db",),
-            True,
-        ),
-        (
-            {"prepared": {"quarantined": {"image could not be read": 3}, "quarantined_files": ["a.png (truncated)"]}},
-            "3 rows excluded (image could not be read: 3)",
-            ("a.png (truncated)",),
-            False,
-        ),
-        (
-            {"prepared": {"test_rows_in_train": {"count": 1234, "ids": [3, 5]}}},
-            "1,234 test rows also in train or validation: the test accuracy is too good",
-            ("id 3", "id 5", "..."),
-            False,
-        ),
-        (
-            {"prepared": {"class_counts": _BALANCED | {"train": {"cat": 240, "dog": 60}}}},
+            "prepared",
+            {"class_counts": _UNBALANCED},
             "unbalanced classes: 240 training rows of cat, 60 of dog; unless class_weights=none, they count alike",
-            (),
-            False,
         ),
-        (
-            {"prepared": {"class_counts": _BALANCED | {"test": {"cat": 0, "dog": 6}}}},
-            "classes without test rows: cat",
-            (),
-            False,
-        ),
-        ({"prepared": {"test_rows_in_train": {"count": 0, "ids": []}}}, None, (), False),
+        ("prepared", {"class_counts": _INCOMPLETE}, "classes without test rows: cat"),
+        ("prepared", {"test_rows_in_train": {"count": 0, "ids": []}}, ""),
     ],
 )
 def test_each_problem_is_stated_once_with_its_files_and_what_needs_no_action_is_minor(
-    tmp_path: Path,
-    statistics: dict[str, dict[str, Any]],
-    summary: str | None,
-    details: tuple[str, ...],
-    is_minor: bool,
+    tmp_path: Path, kind: str, statistics: dict[str, Any], stated: str
 ) -> None:
-    raw = _committed(tmp_path, "raw", statistics.get("raw", {}))
-    prepared = _committed(tmp_path, "prepared", {"class_counts": _BALANCED} | statistics.get("prepared", {}))
-    problems = [(problem.summary, problem.details, problem.is_minor) for problem in find_data_problems(raw, prepared)]
-    assert problems == ([(summary, details, is_minor)] if summary else [])
+    recorded: dict[str, dict[str, Any]] = {"raw": {}, "prepared": {"class_counts": _BALANCED}}
+    recorded[kind] |= statistics
+    problems = find_data_problems(*(_committed(tmp_path, kind, fields) for kind, fields in recorded.items()))
+    assert "\n".join(f"{'minor: ' * problem.is_minor}{problem}" for problem in problems) == stated

@@ -1,4 +1,4 @@
-"""Ray Data gives the bytes of work without Ray: what is prepared, and the batches of a training, however stored."""
+"""Ray gives the bytes of work without it: rows, batches, and weights, whatever kills workers and however stored."""
 
 import secrets
 from collections.abc import Iterator
@@ -11,42 +11,55 @@ import ray
 from ray._private.authentication_test_utils import reset_auth_token_state
 from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
 
-from storage import manifest
+from storage import files, manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.jobs.ingest import job as ingest
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.ray_data import RayData, configure
 from tasks.jobs.spec import JobSpec
+from tasks.jobs.train import job as train
 from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import datasets, windows
 from tasks.learning.loop import Loader
+from tasks.runners.jobs_api import JOB_ENV
+from tasks.stages import Train
 from tests import photographs
+from tests.faults import injection
 from tests.image_folder import write_folder
 from tests.jobs import raw
 from tests.jobs.raw import reader
 from tests.s3 import Server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _BATCH = 8
 
 
 @pytest.fixture(scope="module", autouse=True)
-def local_ray(s3: Server) -> Iterator[None]:
-    """A Ray of the tests' own that reaches S3, with a token: a process reads it once, so what it read is forgotten."""
+def once(tmp_path_factory: pytest.TempPathFactory, s3: Server) -> Iterator[Path]:
+    """A file without which a worker is killed in the middle of epoch 2; meanwhile there is a Ray that reaches S3.
+
+    It asks for a token: a process reads it once, so what it read is forgotten.
+    """
+    folder = tmp_path_factory.mktemp("ray")
+    once = folder / "once"
+    once.touch()
+    strike = injection.fault("step", "epoch 2", once=once, skip=2)
+    env = JOB_ENV | injection.environment(folder / "history.jsonl", strike)
+    # Without niceness, else workers wait for all else on a busy machine.
+    env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_worker_niceness": "0"}
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("RAY_ADDRESS", raising=False)
-            patch.setenv("RAY_AUTH_MODE", "token")
-            patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-            patch.setenv("RAY_worker_niceness", "0")  # else they wait for all else on a busy machine
+            for name, value in env.items():
+                patch.setenv(name, value)
             reset_auth_token_state()
             options = {"include_dashboard": False, "logging_level": "WARNING", "object_store_memory": 10**8}
-            ray.init(address="local", num_cpus=2, **options)
+            ray.init(address="local", num_cpus=8, **options)
             # What would else point to this Ray after its end.
             patch.setattr(coordinator, "get_or_create_autoscaling_coordinator", None)
-            configure(max_cpus=2)
-            yield
+            configure(max_cpus=4)
+            yield once
             ray.shutdown()
     finally:
         reset_auth_token_state()  # after the variables are back, since it reads the mode
@@ -113,3 +126,33 @@ def test_every_rank_gets_the_batches_that_it_would_read_and_transform_itself(
         ours, alone = (loader(uri, rank=rank, is_on_ray=is_on_ray) for is_on_ray in (True, False))
         assert ours.num_train_rows() == alone.num_train_rows()
         assert epoch(ours, 1 + rank) == epoch(alone, 1 + rank) != epoch(alone, 2 - rank)
+
+
+def weights_on_ray(stage: Train) -> str:
+    """Train, and return the digest of the weights."""
+    train.run(JobSpec(stage=stage, threads=stage.workers), RayData())
+    return next(file.sha256 for file in manifest.load(stage.target).files if file.path.startswith("weights"))
+
+
+@pytest.mark.parametrize(("workers", "store"), [(1, "pixels"), (2, "files"), (3, "pixels")])
+def test_weights_after_a_kill_in_an_epoch_and_of_a_second_attempt_are_those_of_an_undisturbed_run_that_streams(
+    once: Path, prepared: DatasetURI, tmp_path: Path, workers: int, store: str
+) -> None:
+    root = Root(str(tmp_path))
+    if store == "files":
+        for making in photographs.to_make(root, URI(str(write_folder(tmp_path / "photos"))), store):
+            raw.run(making)
+
+    def to_train(name: str, loader: str) -> Train:
+        stage = raw.to_train(root, prepared, name=name, epochs=2, model="small-cnn", loader=loader)
+        if store == "files":
+            stage = photographs.trains(root, making.target, name, loader=loader)
+        return stage.model_copy(update={"workers": workers})
+
+    expected, killed = weights_on_ray(to_train("streamed", "streaming")), to_train("killed", "ray-data")
+    once.unlink()
+    assert weights_on_ray(killed) == expected and once.exists(), "nobody was killed"
+    for removed in (killed.target, killed.scratch.child("attempt-1/epoch-0002")):
+        files.remove(removed)
+    assert weights_on_ray(killed) == expected
+    assert files.children(killed.scratch) == ["attempt-1", "attempt-2"]
