@@ -4,31 +4,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from storage import files, manifest
-from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED
-from storage.statistics import EpochMetrics, SplitRule
+from storage.kinds import CHECKPOINT, PREPARED
+from storage.statistics import SplitRule
 from storage.uri import DatasetURI, Root
 from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.train import attempts
 from tasks.learning import training_state, user_code
-from tasks.stages import Train
 from tests.jobs import raw
 from tests.jobs.raw import run
 from tests.learning.training import same
 
 pytestmark = pytest.mark.usefixtures("more_models")
-
-
-def weights(spec: Train) -> dict[str, torch.Tensor]:
-    """What was committed."""
-    return training_state.load_model(spec.target)[0].state_dict()
-
-
-def history_of(spec: Train) -> tuple[EpochMetrics, ...]:
-    """What was committed; measured times play no part in a comparison."""
-    return manifest.load(spec.target).statistics_of(CHECKPOINT).history
 
 
 _DRAWING = {
@@ -54,11 +42,13 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     with caplog.at_level("INFO"):
         run(cut)
     assert "epoch 3/4: done before, resuming from its checkpoint; best so far: epoch " in caplog.text
-    assert same(weights(cut), weights(whole))
-    assert history_of(cut) == history_of(whole)
+    models = (training_state.load_model(stage.target)[0].state_dict() for stage in (cut, whole))
+    assert same(*models)
+    recorded, expected = (manifest.load(stage.target).statistics_of(CHECKPOINT) for stage in (cut, whole))
+    assert recorded.history == expected.history, "measured times play no part in a comparison"
     assert not files.exists(cut.scratch.child("attempt-1/_attempt.json")), "what is not needed any more is removed"
     split = manifest.load(prepared).statistics_of(PREPARED).split
-    assert manifest.load(cut.target).statistics_of(CHECKPOINT).split == split, "what a warm start is compared with"
+    assert recorded.split == split, "what a warm start is compared with"
     assert split == SplitRule(split_seed=0, validation_fraction=0.25, group="none", store="pixels")
 
 
@@ -96,26 +86,3 @@ def test_an_attempt_that_trained_on_other_bytes_is_refused_with_the_next_step(
     files.put(spec.prepared.child(manifest.NAME), others.signed().to_json())
     with pytest.raises(JobRefused, match="^WrongResume: dataset: .* in the interrupted run, .* now; .* --refresh$"):
         run(spec)
-
-
-def test_parts_that_were_predicted_with_other_weights_are_predicted_again(prepared: DatasetURI, tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
-    first, other = (raw.to_train(root, prepared, epochs=1, seed=seed) for seed in (0, 1))
-    to_predict = raw.to_predict(root, first.target, prepared)
-
-    def predict_again(spec: Train) -> tuple[int, list[str]]:
-        """Parts that are reused by a prediction that died before its commit, once the weights are those of `spec`."""
-        files.remove(to_predict.target.child(manifest.NAME))
-        files.remove(spec.target)
-        run(spec)
-        if spec is not first:
-            files.remove(first.target)
-            shutil.copytree(spec.target, first.target)
-        run(to_predict)
-        recorded = manifest.load(to_predict.target)
-        return recorded.statistics_of(PREDICTIONS).reused_parts, [file.sha256 for file in recorded.files]
-
-    parts = predict_again(first)[1]
-    assert predict_again(first) == (len(parts), parts), "the same weights: nothing is lost"
-    reused, others = predict_again(other)
-    assert reused == 0 and set(others).isdisjoint(parts)

@@ -1,5 +1,6 @@
 """Interrupted work is resumed on whatever hardware and versions, read once, and the manifest lists all of them."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,7 +16,7 @@ from tasks.jobs.train import attempts, train_loop
 from tasks.learning import hardware
 from tasks.learning.checkpoint import META, Meta
 from tasks.resources import scaling
-from tasks.stages import Predict, Train
+from tasks.stages import Train
 from tests.jobs import raw
 from tests.jobs.raw import run
 
@@ -114,25 +115,26 @@ def test_only_one_kind_of_cpu_in_fp32_is_reproducible() -> None:
     assert hardware.is_reproducible((here,))
 
 
-def to_predict(folder: Path, trained: Train) -> Predict:
-    """The job that predicts a raw dataset of six parts."""
-    root = Root(str(folder))
-    return raw.to_predict(root, trained.target, raw.write(root, shape=(12, 12, 1), train=60, test=30))
-
-
-@pytest.mark.parametrize("versions", [1, 2])
-def test_parts_of_an_interrupted_prediction_are_used_with_whatever_version_and_the_manifest_lists_all(
-    trained: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: int
+@pytest.mark.parametrize(("change", "num_reused"), [("nothing", 3), ("versions", 3), ("weights", 0)])
+def test_parts_of_an_interrupted_prediction_are_used_with_whatever_version_if_the_weights_are_the_same(
+    trained: Train, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, num_reused: int
 ) -> None:
-    spec = to_predict(tmp_path, trained)
+    root, first = Root(str(tmp_path)), trained
+    if change == "weights":
+        first = to_train(tmp_path, prepared, epochs=1, seed=1)
+        run(first)
+    spec = raw.to_predict(root, first.target, raw.write(root, shape=(12, 12, 1), train=60, test=30))
     with monkeypatch.context() as patch:
-        if versions == 2:
+        if change == "versions":
             use_hardware(patch)
         run(spec)
     parts = [file.path for file in manifest.load(spec.target).files]
     for name in [manifest.NAME, *parts[:3]]:
         files.remove(spec.target.child(name))
+    if change == "weights":
+        files.remove(first.target)
+        shutil.copytree(trained.target, first.target)
     run(spec)
     statistics = manifest.load(spec.target).statistics_of(PREDICTIONS)
-    assert (statistics.reused_parts, len(statistics.hardware)) == (3, versions)
-    assert statistics.is_reproducible == (versions == 1)
+    assert (statistics.reused_parts, len(statistics.hardware)) == (num_reused, 1 + (change == "versions"))
+    assert statistics.is_reproducible == (change != "versions")

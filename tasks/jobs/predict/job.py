@@ -37,14 +37,11 @@ _BYTES_PER_ROW = 28
 def run(spec: JobSpec[Predict], data: LocalData) -> None:
     """Commit predictions with exactly one row per input row; reuse parts of earlier attempts after a check.
 
-    Prediction and probabilities are null for a row without an image, which raw datasets may have.
-
-    Columns: id (int64), sha256 (of the file with the row), label (int64, if the dataset has labels), prediction
-    (int64), probability (float32, of the prediction) and probability_<class> (float32) for every class of the model, in
-    the order of its class numbers. label numbers the classes of the dataset, prediction those of the model; they may
-    differ. If the rows came from the user's own files, sha256 is that of the user's file, and there are also file
-    (path), row (row in that file, for Parquet) and class_name (name of the predicted class). Else it is that of the
-    dataset's part, which the dataset's manifest lists.
+    Columns: id (int64), sha256 (of the file with the row: the dataset's part, or the user's own file), label (int64, if
+    the dataset has labels, by the dataset's classes), prediction (int64, by the model's classes), probability (float32,
+    of the prediction) and probability_<class> (float32) for every class of the model. Rows of the user's own files also
+    have file (path), row (in that file, for Parquet) and class_name. Without an image, as raw datasets may have rows,
+    prediction and probabilities are null.
     """
     started, stage = time.monotonic(), spec.stage
     source = manifest.load(stage.dataset)
