@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storage import manifest, s3
 from storage.manifest import Manifest
@@ -17,6 +17,9 @@ from tasks.jobs.train.choices import Assignment
 from tasks.learning.checkpoint import WrongResume
 from tasks.resources.scaling import Scale
 from tasks.stages import Train
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchConfig
 
 _MAX_FAILURES = 3
 _GPU_INTERVAL_S = "0.1"
@@ -120,14 +123,22 @@ def fit(*, timeout_s: int, cores: int | None, **configured: Any) -> None:
         with gc_paused():
             from tasks.jobs.tuned.trainer import LeanTrainer
 
-        LeanTrainer(train_on_one_rank, timeout_s=timeout_s, **configured).fit()
+        scaling = configured["scaling_config"]
+        is_alone = scaling.num_workers == 1 and not scaling.use_gpu
+        backend = None if is_alone else _torch_config(timeout_s)  # torch would delay the start of the worker
+        LeanTrainer(train_on_one_rank, backend_config=backend, **configured).fit()
         return
     with gc_paused():
         from ray.train.torch import TorchTrainer
 
+    run_in_thread(TorchTrainer(train_on_one_rank, torch_config=_torch_config(timeout_s), **configured).fit)
+
+
+def _torch_config(timeout_s: int) -> "TorchConfig":
+    with gc_paused():
         from tasks.jobs.train.worker import CheckedTorchConfig
-    config = CheckedTorchConfig(timeout_s=timeout_s)
-    run_in_thread(TorchTrainer(train_on_one_rank, torch_config=config, **configured).fit)
+
+    return CheckedTorchConfig(timeout_s=timeout_s)
 
 
 def train_on_one_rank(config: Assignment) -> None:

@@ -2,13 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import ray
 from ray.runtime_context import RuntimeContext
-from ray.train import Result, ScalingConfig
-from ray.train.backend import BackendConfig
+from ray.train import Result
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -24,20 +22,8 @@ class LeanTrainer(DataParallelTrainer):
 
     Actors take seconds to start, the controller's before any worker does, and wake up a hundred times a second during
     the training. No fault tolerance is lost: a separate controller that dies also ends its job, the workers and what
-    they held. A single worker on CPUs gets no process group, for which this process would import torch before the
-    worker can start.
+    they held.
     """
-
-    def __init__(
-        self, loop: Callable[[Any], None], *, timeout_s: int, scaling_config: ScalingConfig, **named: Any
-    ) -> None:
-        if scaling_config.num_workers == 1 and not scaling_config.use_gpu:
-            backend_config = BackendConfig()
-        else:
-            from tasks.jobs.train.worker import CheckedTorchConfig
-
-            backend_config = CheckedTorchConfig(timeout_s=timeout_s)
-        super().__init__(loop, backend_config=backend_config, scaling_config=scaling_config, **named)
 
     def _create_default_callbacks(self) -> list[object]:
         return [each for each in super()._create_default_callbacks() if type(each).__name__ not in _UNNEEDED]
