@@ -1,7 +1,8 @@
-"""Rows that an epoch trains on: all but those that fill no global batch, and none is always left out."""
+"""Rows of an epoch: all but those that fill no global batch, none always left out, and shuffled over all batches."""
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from storage import manifest
 from storage.uri import DatasetURI
 from tasks.jobs.train import make_loader
+from tasks.learning import images
 from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.loop import Loader
 from tests.jobs import raw
@@ -93,3 +95,25 @@ def test_what_fits_into_a_window_is_fed_as_the_resident_loader_does(prepared: Da
                 for feed in (resident, streaming)
             )
             assert first == others
+
+
+def overlap(first: torch.Tensor, second: torch.Tensor) -> float:
+    """The largest share of a batch that meets again in one batch of the next epoch, the mean over batches."""
+    batch_of = torch.empty(int(max(first.max(), second.max())) + 1, dtype=torch.int64).fill_(-1)
+    batch_of[second] = torch.arange(len(second)) // 64
+    together = [batch_of[rows][batch_of[rows] >= 0].bincount().max().item() for rows in torch.split(first, 64)]
+    return sum(together) / len(together) / 64
+
+
+@pytest.mark.parametrize(("side", "rows"), [(28, 40_000), (96, 8_000), (224, 3_000)])
+def test_batches_of_two_epochs_share_few_rows_though_they_are_streamed_in_windows(
+    tmp_path: Path, side: int, rows: int
+) -> None:
+    shape = (side, side, 3)
+    numbers = [np.arange(*bounds) for bounds in images.part_bounds(rows, images.num_parts(rows, shape))]
+    parts = ((ids, np.zeros((len(ids), *shape), np.uint8)) for ids in numbers)
+    uri = raw.write_prepared(tmp_path, shape, {"train": parts, "validation": []})
+    (loader,) = every_rank(uri, "streaming", world_size=1, batch_size=64)
+    epochs = [torch.cat([labels for _, labels in loader.train_batches(epoch=n, batch_size=64)]) for n in (1, 2)]
+    full = [torch.randperm(rows, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    assert overlap(*epochs) < 2 * overlap(*full)

@@ -11,7 +11,6 @@ from PIL import Image
 from storage import files, manifest, tables
 from storage.kinds import PREPARED
 from storage.manifest import Manifest
-from storage.uri import URI, Root
 from tasks.images import row_tables
 from tasks.jobs.preprocess import near_duplicates
 from tasks.learning import recipes
@@ -67,10 +66,9 @@ def write(folder: Path, *, has_splits: bool) -> list[tuple[str, str]]:
     return planted
 
 
-def planned(tmp_path: Path, *settings: str, root: URI | None = None, data: str = "") -> Plan:
+def planned(tmp_path: Path, *settings: str, data: str = "") -> Plan:
     recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=32", *settings])
-    storage = root or str(tmp_path / "root")
-    return make_plan.make_plan(storage=storage, recipe=recipe, data=data or str(tmp_path / "photos"), workers=0)
+    return make_plan.make_plan(storage=f"{tmp_path}/root", recipe=recipe, data=data or f"{tmp_path}/photos", workers=0)
 
 
 def prepared(plan: Plan) -> Manifest:
@@ -112,40 +110,24 @@ def test_planted_copies_are_found_listed_by_kind_and_shown_and_hardly_any_others
     assert one.shape == (32, 32, 3) and np.abs(one - other).mean() < 12, "the images of this pair"
 
 
-def num_leaks(dataset: manifest.Manifest) -> int:
-    counts = dataset.statistics_of(PREPARED).near_duplicates
-    assert counts is not None
-    return counts[LEAK].count
-
-
-@pytest.mark.parametrize("root", ["local"], indirect=True)
-def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_before(
-    tmp_path: Path, root: Root
-) -> None:
+def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_before(tmp_path: Path) -> None:
     planted = write(tmp_path / "photos", has_splits=False)
-    place = {"root": root.child("root"), "data": root.child("photos")}
-    for path in (path for path in (tmp_path / "photos").rglob("*") if path.is_file()):
-        files.put(place["data"].child(str(path.relative_to(tmp_path / "photos"))), path.read_bytes())
-    usual, grouped = planned(tmp_path, **place), planned(tmp_path, "split.group=near_duplicates", **place)
+    usual, grouped = planned(tmp_path), planned(tmp_path, "split.group=near_duplicates")
     assert usual.preprocess.raw != grouped.preprocess.raw
-    before = prepared(usual)
-    assert num_leaks(before) > 0
-    after = prepared(grouped)
-    assert num_leaks(after) == 0
-    split = sides(grouped)
+    before, after = (prepared(plan).statistics_of(PREPARED).near_duplicates for plan in (usual, grouped))
+    assert before and after and before[LEAK].count > 0 == after[LEAK].count
+    split, of_before = sides(grouped), sides(usual)
     assert sum(split[first] != split[second] for first, second in planted) <= 0.05 * len(planted)
-    of_before = sides(usual)
     others = split.keys() - {path for pair in planted for path in pair}
     assert sum(split[path] == of_before[path] for path in others) >= len(others) - 4, "single images stay"
 
 
 def test_raw_dataset_without_thumbnails_cannot_be_grouped_and_is_refused_in_time(tmp_path: Path) -> None:
     write(tmp_path / "photos", has_splits=False)
-    plan = planned(tmp_path)
-    recorded = manifest.load(ingested(plan))
-    kept = [file for file in recorded.files if not file.path.startswith("thumbnails/")]
-    without = recorded.model_copy(update={"files": tuple(kept)}).signed()
-    files.put(plan.preprocess.raw.child("_manifest.json"), without.to_json())
-    assert planned(tmp_path, data=plan.preprocess.raw)
+    data = planned(tmp_path).preprocess.raw
+    recorded = manifest.load(ingested(planned(tmp_path)))
+    kept = tuple(file for file in recorded.files if not file.path.startswith("thumbnails/"))
+    files.put(data.child(manifest.NAME), recorded.model_copy(update={"files": kept}).signed().to_json())
+    assert planned(tmp_path, data=data)
     with pytest.raises(ValueError, match="group=near-duplicates needs the thumbnails of user images, which --data "):
-        planned(tmp_path, "group=near-duplicates", data=plan.preprocess.raw)
+        planned(tmp_path, "group=near-duplicates", data=data)
