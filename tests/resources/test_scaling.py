@@ -7,7 +7,7 @@ import pytest
 
 from tasks.resources import scaling
 from tasks.resources.needs import Needs, Workers
-from tasks.resources.scaling import Resources, bundles, resolve, threads_here
+from tasks.resources.scaling import Resources, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
 _KINDS: list[Resources] = [
@@ -96,18 +96,3 @@ def test_cpu_limit_of_a_container_counts_as_cores(tmp_path: Path, monkeypatch: p
     ):
         (tmp_path / name).write_text(f"{content}\n")
         assert scaling.cores_here(tmp_path) == cores
-
-
-@pytest.mark.parametrize(
-    ("workers", "needs", "expected"),
-    [
-        (None, Needs(), [{"CPU": 1}]),
-        (2, Needs(cpus=3), [{"CPU": 3}] * 2),
-        (2, Needs(device="cuda"), [{"GPU": 1}] * 2),
-        (1, Needs(accelerator_type="A100", cpus=2), [{"GPU": 1, "accelerator_type:A100": 0.001, "CPU": 2}]),
-    ],
-)
-def test_a_growing_cluster_is_asked_for_the_least_that_workers_need_and_a_cpu_for_data(
-    workers: Workers, needs: Needs, expected: list[Resources]
-) -> None:
-    assert bundles(workers, needs, nodes=_LAPTOP) == [*expected, {"CPU": 1}]

@@ -86,20 +86,22 @@ class TestWhole:
             with pytest.raises(Damaged, match=f"registry/mnist/{number:06d}.json"):
                 registry.history(root, "mnist")
 
-    @pytest.mark.parametrize("number", [1, 2, 3])
-    def test_missing_decision_is_noticed_by_all_who_ask(self, root: Root, number: int) -> None:
+    @pytest.mark.parametrize(
+        ("number", "is_rewritten", "message"),
+        [
+            *((number, False, f"00000{number}.json is missing; restore it") for number in (1, 2, 3)),
+            (3, True, "000003.json does not match the digest in 000004.json"),
+        ],
+    )
+    def test_missing_or_rewritten_decision_is_noticed_by_all_who_ask(
+        self, root: Root, number: int, is_rewritten: bool, message: str
+    ) -> None:
         files.remove(self.entry(root, number))
-        uses: list[Callable[[Root, str], object]] = [registry.history, registry.latest, registry.champion]
-        for use in uses:
-            with pytest.raises(Damaged, match=f"00000{number}.json is missing; restore it"):
-                use(root, "mnist")
-
-    def test_rewritten_entry_does_not_match_the_digest_in_the_next_one(self, root: Root) -> None:
-        files.remove(self.entry(root, 3))
-        registry.append(root, "mnist", decision(3))
-        for use in (registry.history, registry.latest):
-            with pytest.raises(Damaged, match=r"000003.json does not match the digest in 000004.json"):
-                use(root, "mnist")
+        if is_rewritten:
+            registry.append(root, "mnist", decision(number))
+        for ask in (registry.history, registry.latest, registry.champion):
+            with pytest.raises(Damaged, match=message):
+                ask(root, "mnist")
 
     def test_what_is_appended_to_a_damaged_entry_is_refused(self, root: Root) -> None:
         content = files.read(self.entry(root, 4))
