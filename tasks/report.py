@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +13,7 @@ from storage.decision import Decision
 from storage.kinds import CHECKPOINT, PREPARED, RAW
 from storage.manifest import Manifest
 from storage.statistics import ReportStatistics
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, redact_text
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
 from tasks import report_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
@@ -83,7 +82,8 @@ class Run:
             checkpoint=CheckpointURI(manifest.load(predictions).parent("checkpoint", of=predictions)),
             predictions=predictions,
             evaluation=self.evaluation,
-            decision=decision_as_json(self.decision, root),
+            # what only its entry in the registry has makes no other page
+            decision=registry.with_references(self.decision, root, exclude={"decided", "author", "weights"}),
             register_as=self.register_as,
         )
 
@@ -97,11 +97,6 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """Every field of the recipe, and the numbers of workers and cores."""
         return {**recipes.flat(self.recipe.to_dict()), "workers": "auto", **self.scale}
-
-
-def decision_as_json(decision: Decision, root: Root) -> dict[str, Any]:
-    """Serialize the decision without what only its entry has."""
-    return registry.with_references(decision, root, exclude={"decided", "author", "weights"})
 
 
 def _write(run: Run, data: report_page.ReportData) -> None:
@@ -145,8 +140,8 @@ def gather(run: Run) -> report_page.ReportData:
     for role in {"initial", "weights"} & trained.parents.keys():
         steps.insert(-3, ("Initial weights", trained.parent(role, of=checkpoint), None))
     training = trained.statistics_of(CHECKPOINT)
-    resolved = {"hardware": "; ".join(training.hardware), "reproducible": training.is_reproducible}
-    resolved |= vars(training.resolved)
+    computed = {"hardware": "; ".join(training.hardware), "reproducible": training.is_reproducible}
+    resolved = {f"{name} (resolved)": value for name, value in (computed | vars(training.resolved)).items()}
     return report_page.ReportData(
         recipe_name=run.recipe.name,
         data_set=prepared_uri.stem,
@@ -158,7 +153,7 @@ def gather(run: Run) -> report_page.ReportData:
         class_counts=by_split(prepared.statistics_of(PREPARED).class_counts),
         data_problems=tuple(find_data_problems(raw, prepared)),
         lineage=tuple(_lineage(steps, raw, run)),
-        parameters=run.settings | {f"{name} (resolved)": value for name, value in resolved.items()},
+        parameters=run.settings | resolved,
         command=run.command,
         producer=trained.producer,
     )
@@ -194,8 +189,7 @@ def _lineage(steps: Sequence[tuple[str, URI, Manifest | None]], raw: Manifest, r
         link = "" if place == uri else f"../../{quote(place)}/{manifest.NAME}"
         when = result.created if result else run.decision.decided if uri == run.stage.target else None
         facts = [("created (UTC)", report_page.moment(when).removesuffix(" UTC"))] if when else []
-        rows = Counter[str]()
-        for file in result.files if result else ():
-            rows[file.split or ""] += file.rows or 0
-        facts += [(f"{split} rows", f"{count:,}") for split, count in rows.items() if split and count]
+        if result:
+            splits = dict.fromkeys(file.split for file in result.files if file.split and file.rows)
+            facts += [(f"{split} rows", f"{result.num_rows(split):,}") for split in splits]
         yield LineageStep(title=title, uri=uri, link=link, facts=tuple(facts))

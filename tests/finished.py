@@ -56,12 +56,16 @@ class Finished(BaseModel):
     @property
     def deleted(self) -> str:
         """Path of a test image, the worst mistake, that was deleted after the runs."""
-        return str(self.data.mistakes[0].file)
+        return str(self.data.mistakes[0]["name"])
+
+    def at(self, root: Path) -> Self:
+        """Return the same runs as they are found in another storage root."""
+        return type(self).model_validate_json(self.model_dump_json().replace(str(self.root), str(root)))
 
     def copy_to(self, root: Path) -> Self:
         """Return the same runs in a storage root of the test's own."""
         shutil.copytree(self.root, root)
-        return type(self).model_validate_json(self.model_dump_json().replace(str(self.root), str(root)))
+        return self.at(root)
 
 
 def finished_runs() -> Finished:

@@ -16,10 +16,10 @@ from storage import files, manifest, tables
 from storage.uri import URI, PredictionsURI, Root
 from tasks.stages import Predict
 from tests import photographs
+from tests.committed import promote
 from tests.image_folder import write_folder
 from tests.jobs.raw import run
 from tests.runs import CHECKOUT
-from tests.storage.results import promote
 
 PAGE = (CHECKOUT / "docs" / "using-models.md").read_text()
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

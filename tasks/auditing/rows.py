@@ -137,7 +137,6 @@ def render(suspects: pa.Table, folds: Sequence[Fold]) -> str:
         sure=sum(suspects["sure"].to_pylist()),
         rows=sum(fold.num_rows for fold in folds),
         trainings=len(folds),
-        longest_word=0,
     )
 
 

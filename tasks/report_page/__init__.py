@@ -34,22 +34,6 @@ _CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Picture:
-    """One image of the test split, the name of its class, and the model's prediction."""
-
-    image: np.ndarray
-    """uint8, (height, width, channels), with 1 or 3 channels."""
-    label: str
-    prediction: str
-    probability: float
-    """Probability of the predicted class, 0 to 1."""
-    id: int
-    """Id of its row: the position in the source split."""
-    file: str | None = None
-    """The user's file that contains it; None for a downloaded data set."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class LineageStep:
     """One step of the lineage, from the raw files, which have no URI, to the report."""
 
@@ -76,7 +60,10 @@ class ReportData:
     trained: CheckpointStatistics
     """Shown are the history, the best epoch and the seconds."""
     classes: tuple[str, ...]
-    """Names of the classes, in the order of the confusion matrix."""
+    """In the order of the confusion matrix."""
+    class_counts: Mapping[str, Mapping[str, int]]
+    """Rows of each class, by split."""
+    data_problems: tuple[DataProblem, ...]
     lineage: tuple[LineageStep, ...]
     """From the raw files to the report, in order."""
     parameters: JSON
@@ -85,12 +72,9 @@ class ReportData:
     """Shell command that reproduces this model."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, and the git commit, where known."""
-    mistakes: tuple[Picture, ...] = ()
-    """Wrong predictions, the most confident first."""
-    class_counts: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
-    """Rows of each class, by split; empty if the dataset does not record them."""
-    data_problems: tuple[DataProblem, ...] = ()
-    """Problems of the data, shown in the section Data and in the banner."""
+    mistakes: tuple[JSON, ...] = ()
+    """Wrong predictions, the most confident first: `id`, `label`, `prediction`, `probability`, `name` (the file, or
+    `test row 37` of downloaded data), and `image` (uint8, HWC, 1 or 3 channels)."""
     against: JSON | None = None
     """What is different from the champion before, from `tasks.comparing.diff`; None if there was none."""
     against_note: str = ""
@@ -122,10 +106,6 @@ def render(data: ReportData) -> str:
         goal=goal,
         chosen=chosen,
         covered=list(_covered(data.evaluated["coverage"], chosen)),
-        lowest=sorted(
-            (row for row in data.evaluated["per_class"] if row["support"] and row["recall"] < 1),
-            key=lambda row: row["recall"],
-        )[:3],
         metric=metric_title(METRICS[data.decision.gate["metric"]]),
         has_matrix=len(data.classes) <= _MAX_CELLS,
         pairs=_confused_pairs(data)[:10],
@@ -151,7 +131,7 @@ def render_runs(root: Root, *, links_to: str) -> bytes:
         row["link"] = quote(f"{links_to}{REPORT.folder}/{row['uri'].name}/index.html", safe="/:")
         row |= {"changed": runs.changes_as_text(row["changes"]), "mark": runs.mark(row)}
     template = environment().get_template("runs.html.j2")
-    return template.render(root_name=root.name, rows=rows[::-1], damaged=damaged, longest_word=0).encode()
+    return template.render(root_name=root.name, rows=rows[::-1], damaged=damaged).encode()
 
 
 def environment(*folders: Path) -> jinja2.Environment:

@@ -12,7 +12,6 @@ from tasks.images import row_tables
 from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.learning import images
 from tasks.promotion import answers
-from tasks.report_page import Picture
 
 _MISTAKES = 16
 _CLASS_IMAGES = 96
@@ -33,14 +32,8 @@ def of_mistakes(predictions: PredictionsURI, *, worst: Sequence[int]) -> JSON:
     rows = answers.read_rows(predictions, predicted).set_index("id", drop=False).loc[list(worst[:_MISTAKES])]
     dataset = DatasetURI(predicted.parent("dataset", of=predictions))
     image_of = dict(row_tables.read_images(dataset, "test", rows["id"].tolist()))
-    names = answers.names_of(rows) if "file" in rows else [None] * len(rows)
-    columns = ("id", "label", "prediction", "probability")
-    return {
-        "mistakes": tuple(
-            Picture(image=image_of[id_], label=label, prediction=prediction, probability=probability, id=id_, file=file)
-            for id_, label, prediction, probability, file in zip(*(rows[name] for name in columns), names, strict=True)
-        )
-    }
+    described = rows.assign(name=answers.names_of(rows)).to_dict("records")
+    return {"mistakes": tuple({**row, "image": image_of[row["id"]]} for row in described)}
 
 
 def of_data(uri: DatasetURI) -> JSON:

@@ -51,16 +51,14 @@ def learning_curve(history: Sequence[EpochMetrics], quantity: str, *, best_epoch
             values = [getattr(row, f"{split}_{quantity}") for row in history]
             marker = "o" if len(epochs) <= 20 else ""
             axes.plot(epochs, values, dashes, color=colour, label=split, linewidth=1.8, marker=marker, markersize=3.5)
-            ranges += [f"{split} from {values[0]:.4f} to {values[-1]:.4f}"] if values else []
-        for row in history:
-            if row.epoch == best_epoch:
-                axes.axvline(best_epoch, color=_INK, linewidth=0.8, linestyle=":")
-                axes.plot(
-                    [best_epoch], [getattr(row, f"validation_{quantity}")], "o", markersize=9, markerfacecolor="none",
-                    markeredgecolor=_INK, markeredgewidth=1.3, label=f"best epoch ({best_epoch})",
-                )  # fmt: skip
+            ranges.append(f"{split} from {values[0]:.4f} to {values[-1]:.4f}")
+        axes.axvline(best_epoch, color=_INK, linewidth=0.8, linestyle=":")
+        axes.plot(
+            [best_epoch], [values[epochs.index(best_epoch)]], "o", markersize=9, markerfacecolor="none",
+            markeredgecolor=_INK, markeredgewidth=1.3, label=f"best epoch ({best_epoch})",
+        )  # fmt: skip
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
-        axes.set(xlabel="epoch", ylabel=quantity, xlim=(min(epochs, default=1) - 0.3, max(epochs, default=1) + 0.3))
+        axes.set(xlabel="epoch", ylabel=quantity, xlim=(min(epochs) - 0.3, max(epochs) + 0.3))
         _legend(axes)
     label = f"{quantity.capitalize()} per epoch: {', '.join(ranges)}; best epoch {best_epoch}"
     return _svg(figure, name=quantity, label=label)

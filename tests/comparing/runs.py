@@ -29,9 +29,9 @@ RECIPE = Recipe(
 )
 
 
-def ingest(root: Root, folder: Path) -> DatasetURI:
+def ingest(root: Root, folder: Path, **fields: Any) -> DatasetURI:
     """The raw dataset of the files in `folder` as they are now."""
-    stage = to_ingest(root, URI(str(folder)))
+    stage = to_ingest(root, URI(str(folder)), **fields)
     return make_once(stage, lambda: run_job(stage))
 
 

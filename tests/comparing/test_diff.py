@@ -128,7 +128,6 @@ def flip_labels(photos: Path) -> None:
 CAUSES: dict[str, tuple[dict[str, Any], Callable[[Path], None], list[str]]] = {
     "learning rate": ({"learning_rate": 0.5}, lambda photos: None, ["recipe: learning_rate 0.002 -> 0.5"]),
     "relabelled files": ({}, flip_labels, ["data: 8 files relabelled: cat -> dog 8"]),
-    "another crop": ({"crop_scale": 0.05}, lambda photos: None, ["recipe: crop_scale 0.3 -> 0.05"]),
 }
 
 

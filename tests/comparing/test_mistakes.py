@@ -41,7 +41,7 @@ def test_wrong_files_are_named_worst_first(finished: Finished, capsys: pytest.Ca
 
 
 def test_one_cell_of_the_confusion_matrix(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
-    (label, prediction), *_ = [(one.label, one.prediction) for one in finished.data.mistakes]
+    label, prediction = (finished.data.mistakes[0][name] for name in ("label", "prediction"))
     rows, of_cell = (
         as_json(capsys, finished.root, *words)["mistakes"] for words in ((), ("--class", label, "--as", prediction))
     )

@@ -17,9 +17,9 @@ from tasks.planning import model_requests
 from tasks.predict import predict
 from tasks.runners.runner import InProcessRunner
 from tests import committed
+from tests.committed import promote
 from tests.image_folder import encoded
 from tests.planning.conftest import NAMES
-from tests.storage.results import promote
 
 
 def request(models: Path, dataset: str | Path, **more: Any) -> model_requests.BatchRequest:

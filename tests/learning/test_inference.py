@@ -10,9 +10,9 @@ import torch
 from storage.uri import CheckpointURI, Root
 from tasks.learning import decode, inference
 from tasks.learning.sources import Split
+from tests.committed import promote
 from tests.image_folder import encoded, picture
 from tests.learning import training
-from tests.storage.results import promote
 
 
 @pytest.fixture(scope="module")

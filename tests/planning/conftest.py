@@ -7,9 +7,9 @@ import pytest
 
 from storage.uri import Root
 from tasks.learning.sources import Split
+from tests.committed import promote
 from tests.learning import training
 from tests.learning.conftest import digits
-from tests.storage.results import promote
 
 __all__ = ["digits"]
 

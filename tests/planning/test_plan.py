@@ -19,7 +19,6 @@ from tasks.resources import machine
 from tasks.resources.needs import Limits
 from tasks.stages import Download, Ingest, Predict, Preprocess, Train
 from tests import committed
-from tests.storage import results
 
 STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]
 
@@ -234,7 +233,7 @@ def test_ray_is_needed_until_its_stages_and_the_predictions_of_the_champion_are_
 
 
 def promote(made: Plan, champion: CheckpointURI) -> Decision:
-    return results.promote(made.root, made.registered_model, champion, evaluation=made.evaluate.target)
+    return committed.promote(made.root, made.registered_model, champion, evaluation=made.evaluate.target)
 
 
 def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(

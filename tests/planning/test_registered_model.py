@@ -12,8 +12,8 @@ from tasks.learning import recipes
 from tasks.planning import make_plan, model_check, model_requests, warm_start
 from tasks.planning.plan import Plan
 from tests import committed
+from tests.committed import promote
 from tests.image_folder import CLASSES, encoded, write_folder
-from tests.storage.results import promote
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from storage.uri import URI
 from tasks.learning import metrics, slices
-from tasks.report_page import Picture, ReportData
+from tasks.report_page import ReportData
 
 
 def of_classes(data: ReportData, classes: tuple[str, ...], *, channels: int = 1) -> ReportData:
@@ -37,13 +37,14 @@ def of_classes(data: ReportData, classes: tuple[str, ...], *, channels: int = 1)
         classes=classes,
         evaluated=evaluated,
         mistakes=tuple(
-            Picture(
-                image=image,
-                label=classes[number % len(classes)],
-                prediction=classes[(number + 1) % len(classes)],
-                probability=float(confidence[number]),
-                id=37 * number,
-            )
+            {
+                "image": image,
+                "label": classes[number % len(classes)],
+                "prediction": classes[(number + 1) % len(classes)],
+                "probability": float(confidence[number]),
+                "id": number,
+                "name": f"test row {number}",
+            }
             for number, image in enumerate(pictures)
         ),
         class_counts=dict.fromkeys(("train", "validation", "test"), sizes),

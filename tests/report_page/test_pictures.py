@@ -10,52 +10,36 @@ import pytest
 
 from storage import tables
 from storage.uri import DatasetURI, Root
-from tasks.learning import images, recipes
-from tasks.planning import make_plan
-from tasks.preprocess import preprocess
+from tasks.learning import images
 from tasks.report_page import pictures
-from tasks.runners.runner import InProcessRunner
 from tests import committed, image_folder
-from tests.ingested import ingested
+from tests.comparing import runs
+from tests.finished import Finished
 
 
-def prepared(root: Path, folder: Path, *settings: str) -> DatasetURI:
-    recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=32", "max_quarantined=0.5", *settings])
-    plan = make_plan.make_plan(storage=str(root), recipe=recipe, data=str(folder), workers=0)
-    return preprocess.fn(ingested(plan), plan.recipe.split, InProcessRunner())
-
-
-@pytest.mark.parametrize("store", ["pixels", "files"])
-def test_training_images_of_each_class_and_rows_left_out_are_read_with_reasons(tmp_path: Path, store: str) -> None:
-    folder = image_folder.write_folder(tmp_path / "photos")
-    test = folder / "test" / "pears"
-    (test / "again.png").write_bytes((test / "photo 0.png").read_bytes())
-    shown = pictures.of_data(prepared(tmp_path / "root", folder, f"store={store}"))
-    of_classes = shown["class_samples"]
+def test_training_images_of_each_class_and_rows_left_out_are_read_with_reasons(finished: Finished) -> None:
+    of_classes = finished.data.class_samples
     assert {name: len(its) for name, its in of_classes.items()} == dict.fromkeys(image_folder.CLASSES, 6)
-    left_out = {row["place"]: row for row in shown["left_out"]}
+    left_out = {row["place"]: row for row in finished.data.left_out}
     assert {place: row["reason"] for place, row in left_out.items()} == {
         "train/rote Äpfel/leer.png": "empty file",
         "train/pears/cut off.jpg": "truncated",
         "test/pears/no image.webp": "not an image in a supported format (PNG, JPEG, BMP, GIF, WEBP, AVIF, TIFF, PPM)",
-        "test/pears/photo 0.png": "copy of another test row of its class",
+        "test/pears/photo 7.png": "copy of another test row of its class",
     }
-    assert [place for place, row in left_out.items() if row["image"] is not None] == ["test/pears/photo 0.png"]
-    images_HWC = [*(image for its in of_classes.values() for image in its), left_out["test/pears/photo 0.png"]["image"]]
-    assert {image.shape[:2] for image in images_HWC} == {(32, 32)}
+    (copy,) = [row["image"] for row in left_out.values() if row["image"] is not None]
+    assert {image.shape for image in (copy, *(image for its in of_classes.values() for image in its))} == {(24, 24, 3)}
 
 
-def test_rows_of_parquet_without_a_label_are_shown(tmp_path: Path) -> None:
-    folder = tmp_path / "photos"
-    folder.mkdir()
+def test_rows_of_parquet_without_a_label_are_shown(root: Root, tmp_path: Path) -> None:
     for split, count in (("train", 30), ("test", 10)):
         content = [image_folder.encoded(number, number % 3) for number in range(count)]
         labels = [None if number == 4 else "abc"[number % 3] for number in range(count)]
-        pq.write_table(pa.table({"image": content, "label": labels}), folder / f"{split}.parquet")
-    left_out = pictures.of_data(prepared(tmp_path / "root", folder))["left_out"]
-    assert [(row["place"], row["class"], row["image"] is not None) for row in left_out] == [
-        ("test.parquet id 4", None, True),
-        ("train.parquet id 4", None, True),
+        pq.write_table(pa.table({"image": content, "label": labels}), tmp_path / f"{split}.parquet")
+    left_out = pictures.of_data(runs.prepare(root, runs.ingest(root, tmp_path, store="files")))["left_out"]
+    assert [(row["place"], row["class"], row["image"].shape) for row in left_out] == [
+        ("test.parquet id 4", None, (8, 8, 3)),
+        ("train.parquet id 4", None, (8, 8, 3)),
     ]
 
 

@@ -8,8 +8,8 @@ from storage import champions, files, manifest, registry
 from storage.decision import Decision
 from storage.manifest import Damaged
 from storage.uri import CheckpointURI, EvaluationURI, Root
-from tests.storage import results
-from tests.storage.results import DATA
+from tests import committed
+from tests.committed import DATA
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def test_a_rollback_takes_the_last_champion_away_and_a_promotion_adds_one(story:
 
 
 def test_rollback_goes_further_back_each_time_until_there_is_no_earlier_champion(root: Root) -> None:
-    models = [results.run(root, name) for name in ("first", "second", "third")]
+    models = [committed.run(root, name) for name in ("first", "second", "third")]
     for model in models:
-        results.decide(root, model)
-    results.decide(root, models[2], challenger=models[0])
+        committed.decide(root, model)
+    committed.decide(root, models[2], challenger=models[0])
     for model, withdrawn in ((models[1], models[2]), (models[0], models[1])):
         decision = champions.rollback(root, DATA)
         assert registry.champion(root, DATA) == model.checkpoint
@@ -90,18 +90,18 @@ def test_a_registered_model_without_a_champion_is_refused_with_the_names_of_thos
 
 
 def test_judged_are_promoted_and_rejected_checkpoints_of_all_registered_models_that_can_be_read(root: Root) -> None:
-    model, worse, other = (results.run(root, name) for name in ("model", "worse", "other"))
-    results.decide(root, model)
-    results.decide(root, model, challenger=worse)
-    results.decide(root, other, data="letters")
+    model, worse, other = (committed.run(root, name) for name in ("model", "worse", "other"))
+    committed.decide(root, model)
+    committed.decide(root, model, challenger=worse)
+    committed.decide(root, other, data="letters")
     files.put(root.child("registry/damaged/000001.json"), b"garbage")
     assert champions.judged(root) == {run.checkpoint.fingerprint for run in (model, worse, other)}
 
 
 def test_rollback_to_a_damaged_or_missing_checkpoint_is_refused(root: Root) -> None:
-    first, second = results.run(root, "first"), results.run(root, "second")
+    first, second = committed.run(root, "first"), committed.run(root, "second")
     for model in (first, second):
-        results.decide(root, model)
+        committed.decide(root, model)
     place = first.checkpoint.child(manifest.load(first.checkpoint).files[0].path)
     files.put(place, files.read(place)[:-1] + b"x")
     with pytest.raises(Damaged, match="SHA-256"):

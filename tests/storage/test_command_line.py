@@ -13,13 +13,11 @@ import pytest
 
 from storage import access, files, manifest, registry
 from storage.uri import URI, Root
-from tests import documented
-from tests.committed import SOURCE
+from tests import committed, documented
+from tests.committed import DATA, SOURCE, Model
 from tests.finished import Finished
 from tests.s3 import Server
-from tests.storage import results
 from tests.storage.conftest import Answer, Ask
-from tests.storage.results import DATA, Model
 
 CHECKOUT = Path(files.__file__).parents[1]
 
@@ -33,8 +31,8 @@ def root(tmp_path: Path) -> Root:
 @pytest.fixture
 def model(root: Root) -> Model:
     """The champion of a root that holds nothing else."""
-    model = results.run(root, "model")
-    results.decide(root, model)
+    model = committed.run(root, "model")
+    committed.decide(root, model)
     return model
 
 
@@ -64,7 +62,7 @@ class TestLs:
         header = "created kind rows files size accuracy balanced macro F1 mark name"
         assert " ".join(answer.out[0].split()) == header
         assert answer.out[1].split()[2:5] == ["raw", "9", "2"]
-        later = results.run(root, "a-later-run")
+        later = committed.run(root, "a-later-run")
         answer = ask("ls", "report", "checkpoint", "--storage", root)
         expected = [model.checkpoint, model.report, later.checkpoint, later.report]
         assert [line.split()[-1] for line in answer.out[1:]] == expected
@@ -84,10 +82,11 @@ class TestLs:
     def test_accuracy_of_a_model_and_its_results_is_the_accuracy_on_its_own_test_rows(
         self, root: Root, model: Model, ask: Ask
     ) -> None:
-        other = results.run(root, "other").prepared
-        predictions = results.commit(root, "predictions", "elsewhere", checkpoint=model.checkpoint, dataset=other)
-        evaluation = results.commit(root, "evaluation", "elsewhere", accuracy=0.5, predictions=predictions)
-        unjudged = results.commit(root, "checkpoint", "unjudged", prepared=model.prepared)
+        other = committed.run(root, "other").prepared
+        predictions = committed.result(root, "predictions", "elsewhere", checkpoint=model.checkpoint, dataset=other)
+        evaluation = committed.place(root, "evaluation", "elsewhere")
+        committed.commit(evaluation, "evaluation", parents={"predictions": predictions}, test_accuracy=0.5)
+        unjudged = committed.result(root, "checkpoint", "unjudged", prepared=model.prepared)
         accuracies = {uri: document["test_accuracy"] for uri, document in documents(root, ask).items()}
         assert accuracies[predictions] == accuracies[evaluation] == 0.5
         assert {accuracies[uri] for uri in (model.checkpoint, model.predictions, model.report)} == {0.987654321}
@@ -96,10 +95,10 @@ class TestLs:
         assert "  0.9877    0.8765    0.7654  champion  " in line
 
     def test_marks_show_champion_incomplete_and_unreadable(self, root: Root, model: Model, ask: Ask) -> None:
-        dead = results.place(root, "predictions", "dead")
-        results.write_part(dead)
+        dead = committed.place(root, "predictions", "dead")
+        committed.write_part(dead)
         files.put(model.report.child(manifest.NAME), b"garbage")
-        results.write_scratch(root, results.place(root, "checkpoint", "mine"))
+        committed.write_scratch(root, committed.place(root, "checkpoint", "mine"))
         marks = {uri: document["marks"] for uri, document in documents(root, ask).items() if document["marks"]}
         expected = {model.checkpoint: ["champion"], dead: ["incomplete"], model.report: ["unreadable"]}
         assert marks == expected
@@ -108,7 +107,7 @@ class TestLs:
         files.put(root.child("notes.txt"), b"")
         assert ask("ls", "--storage", root) == Answer(0, [], [f"there are no results below {root}"])
         assert ask("ls", "--json", "--storage", root) == Answer(0, ["[]"], [])
-        results.run(root, "model")
+        committed.run(root, "model")
         files.put(root.child("registry/letters/000001.json"), b"garbage")
         answer = ask("ls", "--storage", root)
         assert (answer.code, len(answer.out), len(answer.err)) == (1, 7, 1)
@@ -131,8 +130,8 @@ class TestLineage:
     def test_checksums_are_listed_below_the_files_or_the_raw_dataset_of_deleted_files(
         self, root: Root, ask: Ask
     ) -> None:
-        downloaded = results.commit(root, "files", "model")
-        raw = results.commit(root, "raw", "model", files=downloaded)
+        downloaded = committed.result(root, "files", "model")
+        raw = committed.result(root, "raw", "model", files=downloaded)
         source = f"{SOURCE['name']}  sha256 {SOURCE['sha256']}  from {SOURCE['url']}"
         answer = ask("lineage", raw)
         assert (answer.code, answer.out) == (0, [f"raw  {raw}", f"  files  {downloaded}", f"    {source}"])
@@ -160,8 +159,8 @@ class TestLineage:
 
 class TestVerify:
     def test_whole_root_is_found_whole(self, root: Root, model: Model, ask: Ask) -> None:
-        results.write_part(results.place(root, "predictions", "dead"))
-        results.write_part(model.raw, rows=7)
+        committed.write_part(committed.place(root, "predictions", "dead"))
+        committed.write_part(model.raw, rows=7)
         for options in ([], ["--deep"]):
             answer = ask("verify", "--storage", root, *options)
             assert (answer.code, answer.err, len(answer.out)) == (0, [], 1)
@@ -194,7 +193,7 @@ class TestVerify:
     def test_manifests_and_decisions_are_read(
         self, root: Root, model: Model, ask: Ask, place: str, content: bytes | None, words: str
     ) -> None:
-        results.decide(root, model)
+        committed.decide(root, model)
         spoiled = URI(place.format(root=root, **vars(model)))
         files.remove(spoiled) if content is None else files.put(spoiled, content)
         answer = ask("verify", "--storage", root)
@@ -207,8 +206,8 @@ class TestChampion:
         self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("LOGNAME", "ada")
-        other = results.run(root, "other")
-        results.decide(root, model, challenger=other)
+        other = committed.run(root, "other")
+        committed.decide(root, model, challenger=other)
         ask("promote", other.checkpoint, "--reason", "sees  the new camera")
         assert [ask("rollback", DATA, "--storage", root).code for _ in range(2)] == [0, 2], "there is only one before"
         *_, by_hand, back = registry.history(root, DATA)
@@ -226,7 +225,7 @@ class TestChampion:
             f"        {rolled_back} by ada: rolled back by hand from checkpoints/{other.checkpoint.name}",
             f"champion: {model.checkpoint}",
         ]
-        results.decide(root, other, data="letters")
+        committed.decide(root, other, data="letters")
         files.put(root.child("registry/damaged/000001.json"), b"garbage")
         answer = ask("history", "--storage", root)
         assert (answer.code, len(answer.err)) == (1, 1) and "damaged/000001.json cannot be read" in answer.err[0]
@@ -235,32 +234,32 @@ class TestChampion:
 
 
 def test_gc_deletes_what_its_dry_run_lists(root: Root, model: Model, ask: Ask) -> None:
-    old = results.run(root, "old")
-    results.write_part(model.raw, rows=9)
+    old = committed.run(root, "old")
+    committed.write_part(model.raw, rows=9)
     for uri in old.all() | model.all():
-        results.set_age(uri, days=40)
-    before = results.listing(root)
+        committed.set_age(uri, days=40)
+    before = committed.listing(root)
     assert len(ask("gc", "--dry-run", "--keep-days", "41", "--storage", root).out) == 1
     dry = ask("gc", "--dry-run", "--storage", root)
-    assert results.listing(root) == before
+    assert committed.listing(root) == before
     wet = ask("gc", "--storage", root)
     assert (dry.code, dry.err, wet.code, wet.err) == (0, [], 0, [])
     assert [line.replace("would delete", "deleted") for line in dry.out[:-1]] == wet.out[:-1]
     assert wet.out[-1].startswith("Deleted 7 items (") and dry.out[-1].startswith("Dry run: would delete 7 items (")
-    assert sum("/old-" not in path for path in set(before) - set(results.listing(root))) == 1
+    assert sum("/old-" not in path for path in set(before) - set(committed.listing(root))) == 1
     assert ask("verify", "--deep", "--storage", root).code == 0
 
 
 def test_gc_trusts_no_clock_that_is_not_the_storages(
     root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, now = results.listing(root), time.time() + 40 * 24 * 3600
+    before, now = committed.listing(root), time.time() + 40 * 24 * 3600
     monkeypatch.setattr(time, "time", lambda: now)
     for options in ([], ["--dry-run"]):
         answer = ask("gc", *options, "--storage", root)
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
         assert f"--storage: the clocks of {root} and of this machine differ by 40 days" in answer.err[0]
-    assert results.listing(root) == before
+    assert committed.listing(root) == before
 
 
 READERS = [["ls"], ["history"], ["history", DATA], ["verify"], ["gc", "--dry-run"]]
@@ -313,8 +312,8 @@ def test_traceback_of_an_unexpected_exception_is_shown_only_on_request(
 
 def test_every_command_does_the_same_on_s3(s3: Server, ask: Ask) -> None:
     root = Root(f"s3://{s3.bucket}/command-line")
-    first, second = results.run(root, "first"), results.run(root, "second")
-    results.decide(root, first)
+    first, second = committed.run(root, "first"), committed.run(root, "second")
+    committed.decide(root, first)
     assert ask("promote", second.checkpoint, "--register-as", DATA).out == [
         f"{second.checkpoint} is now the champion of digits"
     ]
@@ -330,7 +329,7 @@ class TestProcess:
     def test_paths_may_be_relative_and_end_with_a_slash(
         self, tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        model = results.run(Root(f"{tmp_path}/data"), "model")
+        model = committed.run(Root(f"{tmp_path}/data"), "model")
         monkeypatch.chdir(tmp_path)
         assert model.raw.fingerprint in str(ask("show", os.path.relpath(model.raw, tmp_path) + "/").out)
         assert len(ask("ls").out) == 7
@@ -340,7 +339,7 @@ class TestProcess:
 
     @pytest.mark.usefixtures("integration")
     def test_undecodable_file_names_are_printed_escaped(self, tmp_path: Path) -> None:
-        model = results.run(Root(f"{tmp_path}/data"), "model")
+        model = committed.run(Root(f"{tmp_path}/data"), "model")
         stray = Path(os.fsdecode(f"{model.raw}/".encode() + b"stray-\xff"))
         stray.touch()
         os.utime(stray, (0, 0))

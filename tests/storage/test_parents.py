@@ -18,17 +18,16 @@ from storage.admin.gc import Garbage
 from storage.kinds import KINDS
 from storage.uri import URI, Root
 from tests import committed
-from tests.storage import results
-from tests.storage.results import DATA, Model
+from tests.committed import DATA, Model
 
 
 def test_all_of_a_root_is_found_where_it_was_moved_to(root: Root) -> None:
     before, now = Root(root.child("before")), Root(root.child("now"))
-    first, second = results.run(before, "first"), results.run(before, "second")
+    first, second = committed.run(before, "first"), committed.run(before, "second")
     for model in (first, second):
-        results.decide(before, model)
+        committed.decide(before, model)
     champions.rollback(before, DATA)
-    for path, content in results.listing(before).items():
+    for path, content in committed.listing(before).items():
         files.put(now.child(path), content)
     files.remove(before)
     first, second = (
@@ -51,8 +50,8 @@ def test_all_of_a_root_is_found_where_it_was_moved_to(root: Root) -> None:
 def test_parent_below_another_root_keeps_its_uri_and_has_its_digest(
     root: Root, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    raw = results.commit(Root(root.child("other")), "raw", "model")
-    prepared = results.commit(Root(root.child("own")), "prepared", "model", raw=raw)
+    raw = committed.result(Root(root.child("other")), "raw", "model")
+    prepared = committed.result(Root(root.child("own")), "prepared", "model", raw=raw)
     recorded = manifest.load(prepared)
     parent = json.loads(files.read(prepared.child(manifest.NAME)))["parents"]["raw"]
     assert (parent["uri"], parent["digest"]) == (raw, manifest.load(raw).digest)
@@ -71,13 +70,13 @@ class TestOtherBytes:
 
     @pytest.fixture
     def model(self, root: Root) -> Model:
-        return results.run(root, "model")
+        return committed.run(root, "model")
 
     def make_again(self, uri: URI, *, rows: int, **statistics: Any) -> None:
         """What a person does to a damaged result: remove it, and have it made anew."""
         recorded = manifest.load(uri)
         files.remove(uri)
-        listed = [results.write_part(uri, split="train", rows=6), results.write_part(uri, rows=rows)]
+        listed = [committed.write_part(uri, split="train", rows=6), committed.write_part(uri, rows=rows)]
         parents = {role: recorded.parent(role, of=uri) for role in recorded.parents}
         committed.commit(uri, recorded.kind, listed, parents=parents, parameters=recorded.parameters, **statistics)
 

@@ -9,8 +9,8 @@ import pytest
 
 from storage import terminal
 from storage.uri import Root
+from tests import committed
 from tests.runs import CHECKOUT
-from tests.storage import results
 from tests.terminal import typed
 
 
@@ -25,7 +25,7 @@ def test_control_characters_of_a_name_are_shown_and_not_obeyed(capsys: pytest.Ca
 def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(tmp_path: Path) -> None:
     folder = tmp_path / "my project"
     root = Root(str(folder / "data"))
-    model = results.run(root, "a-data-set-with-quite-a-long-name")
+    model = committed.run(root, "a-data-set-with-quite-a-long-name")
     for words in (["ls"], ["lineage", model.report]):
         lines = typed(["-m", "flows", *words], folder=folder)
         command = [sys.executable, "-m", "flows", *words]

@@ -7,7 +7,7 @@ import pytest
 from storage import files, uses
 from storage.manifest import Damaged
 from storage.uri import URI, Root
-from tests.storage import results
+from tests import committed
 
 
 def used(root: Root, *, days_later: float = 0) -> set[URI]:
@@ -16,7 +16,7 @@ def used(root: Root, *, days_later: float = 0) -> set[URI]:
 
 
 def test_what_a_run_uses_is_named_until_it_has_succeeded(root: Root) -> None:
-    first, second = (results.place(root, "checkpoint", name) for name in ("first", "second"))
+    first, second = (committed.place(root, "checkpoint", name) for name in ("first", "second"))
     with uses.using(root, [first], run="a") as use:
         assert first in used(root)
         use([second])
@@ -28,7 +28,7 @@ def test_what_a_run_uses_is_named_until_it_has_succeeded(root: Root) -> None:
 
 
 def test_a_run_that_failed_keeps_its_marker_for_a_week_and_the_same_run_takes_it_over(root: Root) -> None:
-    uri = results.place(root, "checkpoint", "model")
+    uri = committed.place(root, "checkpoint", "model")
     with pytest.raises(KeyboardInterrupt), uses.using(root, [uri], run="a"):
         raise KeyboardInterrupt
     assert used(root, days_later=6.9) == {uri} and not used(root, days_later=7.1)
