@@ -10,10 +10,10 @@ from prefect import task
 
 from storage import commits, manifest, reference, registry
 from storage.decision import Decision
-from storage.kinds import CHECKPOINT, PREPARED, RAW
+from storage.kinds import CHECKPOINT, EVALUATION, PREDICTIONS, PREPARED, RAW, Kind
 from storage.manifest import Manifest
 from storage.statistics import ReportStatistics
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
+from storage.uri import URI, EvaluationURI, ReportURI, redact_text
 from tasks import report_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
@@ -73,24 +73,28 @@ class Run:
     command: str = ""
 
     @functools.cached_property
+    def results(self) -> Results:
+        """The evaluation, and what it was made from."""
+        return Results.of(self.evaluation)
+
+    @functools.cached_property
     def stage(self) -> Report:
-        """The results that the report is made from."""
-        predictions = PredictionsURI(manifest.load(self.evaluation).parent("predictions", of=self.evaluation))
+        """The stage that makes the report."""
         root = reference.root_of(self.evaluation)
         return Report(
             root=root,
-            checkpoint=CheckpointURI(manifest.load(predictions).parent("checkpoint", of=predictions)),
-            predictions=predictions,
+            checkpoint=self.results.require(CHECKPOINT)[0],
+            predictions=self.results.require(PREDICTIONS)[0],
             evaluation=self.evaluation,
             # what only its entry in the registry has makes no other page
             decision=registry.with_references(self.decision, root, exclude={"decided", "author", "weights"}),
             register_as=self.register_as,
         )
 
-    @functools.cached_property
+    @property
     def scale(self) -> dict[str, Any]:
         """Numbers of workers and cores, if they were requested."""
-        trained = manifest.load(self.stage.checkpoint).parameters
+        trained = self.results.require(CHECKPOINT)[1].parameters
         return {name: trained[name] for name in ("workers", "cores") if name in trained}
 
     @property
@@ -101,7 +105,7 @@ class Run:
 
 def _write(run: Run, data: report_page.ReportData) -> None:
     stage, target = run.stage, run.stage.target
-    dataset = manifest.load(stage.predictions).parent("dataset", of=stage.predictions)
+    dataset, _ = run.results.require(PREPARED)
     commits.commit(
         target,
         kind="report",
@@ -122,18 +126,13 @@ def _write(run: Run, data: report_page.ReportData) -> None:
 
 def gather(run: Run) -> report_page.ReportData:
     """Read the page's content, except its pictures, from committed results: the same results give the same page."""
-    checkpoint, predictions = run.stage.checkpoint, run.stage.predictions
-    trained, predicted = manifest.load(checkpoint), manifest.load(predictions)
-    prepared_uri = DatasetURI(predicted.parent("dataset", of=predictions))
-    prepared = manifest.load(prepared_uri)
-    raw_uri = DatasetURI(prepared.parent("raw", of=prepared_uri))
-    raw = manifest.load(raw_uri)
+    raw_uri, raw = run.results.require(RAW)
+    prepared_uri, prepared = run.results.require(PREPARED)
+    checkpoint, trained = run.results.require(CHECKPOINT)
+    kinds: tuple[Kind[Any, Any], ...] = (RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION)
+    titles = {RAW: "Raw dataset", PREPARED: "Prepared dataset"}
     steps: list[tuple[str, URI, Manifest | None]] = [
-        ("Raw dataset", raw_uri, raw),
-        ("Prepared dataset", prepared_uri, prepared),
-        ("Checkpoint", checkpoint, trained),
-        ("Predictions", predictions, predicted),
-        ("Evaluation", run.evaluation, manifest.load(run.evaluation)),
+        (titles.get(kind, kind.name.capitalize()), *run.results.require(kind)) for kind in kinds
     ]
     if "files" in raw.parents:
         steps.insert(0, ("Downloaded files", raw.parent("files", of=raw_uri), None))
@@ -161,9 +160,9 @@ def gather(run: Run) -> report_page.ReportData:
 
 def with_pictures(run: Run, data: report_page.ReportData) -> report_page.ReportData:
     """Add the pictures, and what is different from the champion before."""
-    predictions, worst = run.stage.predictions, [row["id"] for row in data.evaluated["worst"]]
-    dataset = DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))
-    shown = pictures.of_mistakes(predictions, worst=worst) | pictures.of_data(dataset) | against_champion(run)
+    worst = [row["id"] for row in data.evaluated["worst"]]
+    shown = pictures.of_mistakes(run.stage.predictions, worst=worst)
+    shown |= pictures.of_data(run.results.require(PREPARED)[0]) | against_champion(run)
     return dataclasses.replace(data, **shown)
 
 
@@ -174,7 +173,7 @@ def against_champion(run: Run) -> dict[str, Any]:
     if champion in (None, run.stage.checkpoint):
         return {}
     try:
-        return {"against": diff(Results.of(champion), Results.of(run.evaluation))}
+        return {"against": diff(Results.of(champion), run.results)}
     except (FileNotFoundError, manifest.Damaged) as error:
         return {"against_note": f"The champion before cannot be compared: {error}."}
 

@@ -22,9 +22,6 @@ _LEFT_OUT = 24
 _PAIRS = 8
 """Most near duplicates of each kind."""
 
-RawRow = tuple[str, int]
-"""Split of a raw dataset, and the number of the row in it."""
-
 
 def of_mistakes(predictions: PredictionsURI, *, worst: Sequence[int]) -> JSON:
     """Return the field `mistakes` of a report; `worst` are the ids of wrong rows, the worst first."""
@@ -50,24 +47,18 @@ def of_data(uri: DatasetURI) -> JSON:
 
 def _of_classes(uri: DatasetURI, prepared: Manifest) -> Mapping[str, Sequence[np.ndarray]]:
     """Read some training images of each class, the first in the shuffled order; stops when all are there."""
-    metadata, num_rows = prepared.columns["metadata"], prepared.statistics_of(PREPARED).class_counts["train"]
-    classes = images.classes_of(metadata)
+    classes, num_rows = images.classes_of(prepared.columns["metadata"]), prepared.statistics_of(PREPARED).class_counts
     labels = np.linspace(0, len(classes) - 1, min(len(classes), _CLASS_IMAGES)).round().astype(int).tolist()
     of_each = min(_MOST_OF_A_CLASS, max(1, _CLASS_IMAGES // len(classes)))
-    missing = {label: min(of_each, num_rows[classes[label]]) for label in labels}
-    pictures: dict[int, list[np.ndarray]] = {label: [] for label in labels}
+    ids_of: dict[int, list[int]] = {label: [] for label in labels}
     for part in prepared.split("train"):
-        if not any(missing.values()):
+        rows = tables.read_part(uri, part, columns=["id", "label"]).to_pandas()
+        for label, ids in ids_of.items():
+            ids += rows.loc[rows["label"] == label, "id"].head(of_each - len(ids)).tolist()
+        if all(len(ids) == min(of_each, num_rows["train"][classes[label]]) for label, ids in ids_of.items()):
             break
-        table = tables.read_part(uri, part)
-        stored = table["label"].to_numpy()
-        rows = [row for label, count in missing.items() for row in np.flatnonzero(stored == label)[:count].tolist()]
-        if rows:
-            pixels, _ = images.to_arrays(table.take(rows), images.shape_of(metadata))
-            for row, image in zip(rows, pixels, strict=True):
-                pictures[stored[row]].append(image)
-                missing[stored[row]] -= 1
-    return {classes[label]: its for label, its in pictures.items()}
+    image_of = dict(row_tables.read_images(uri, "train", [id_ for ids in ids_of.values() for id_ in ids]))
+    return {classes[label]: [image_of[id_] for id_ in ids] for label, ids in ids_of.items()}
 
 
 def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, raw: Manifest) -> list[JSON]:
@@ -107,8 +98,8 @@ def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI) -> list[JSON]:
     ]
 
 
-def of_raw_rows(uri: DatasetURI, rows: Collection[RawRow]) -> dict[RawRow, np.ndarray]:
-    """Read the images of rows of a raw dataset, whose number is their id."""
+def of_raw_rows(uri: DatasetURI, rows: Collection[tuple[str, int]]) -> dict[tuple[str, int], np.ndarray]:
+    """Read the images of rows of a raw dataset, by split and id, which is the number of the row."""
     return {
         (split, id_): image
         for split in checks.SPLITS

@@ -53,7 +53,7 @@ def documents(root: Root, ask: Ask, *words: str) -> dict[str, dict[str, Any]]:
 
 
 class TestLs:
-    def test_every_result_of_the_requested_kinds_has_a_line_oldest_first(
+    def test_every_result_of_the_requested_kinds_has_a_line_oldest_first_or_a_document(
         self, root: Root, model: Model, ask: Ask
     ) -> None:
         answer = ask("ls", "--storage", root)
@@ -61,23 +61,18 @@ class TestLs:
         assert [line.split()[-1] for line in answer.out[1:]] == list(vars(model).values())
         header = "created kind rows files size accuracy balanced macro F1 mark name"
         assert " ".join(answer.out[0].split()) == header
+        recorded = manifest.load(model.raw)
+        assert answer.out[1].startswith(f"{recorded.created.astimezone():%Y-%m-%d %H:%M}  raw ")
         assert answer.out[1].split()[2:5] == ["raw", "9", "2"]
+        document = documents(root, ask, "raw")[model.raw]
+        assert document.keys() == documented.keys("One result of `ls`")
+        size = sum(file.size for file in recorded.files)
+        values = [document[name] for name in ("created", "kind", "rows", "bytes", "files")]
+        assert values == [recorded.created.isoformat(timespec="seconds"), "raw", 9, size, 2]
         later = committed.run(root, "a-later-run")
         answer = ask("ls", "report", "checkpoint", "--storage", root)
         expected = [model.checkpoint, model.report, later.checkpoint, later.report]
         assert [line.split()[-1] for line in answer.out[1:]] == expected
-
-    def test_json_has_the_documented_keys_and_times_with_their_zone_which_are_local_in_the_table(
-        self, model: Model, root: Root, ask: Ask
-    ) -> None:
-        created = manifest.load(model.raw).created
-        local = created.astimezone().strftime("%Y-%m-%d %H:%M")
-        assert ask("ls", "raw", "--storage", root).out[1].startswith(f"{local}  raw ")
-        document = documents(root, ask, "raw")[model.raw]
-        assert document["created"] == created.isoformat(timespec="seconds")
-        assert document.keys() == documented.keys("One result of `ls`")
-        size = sum(file.size for file in manifest.load(model.raw).files)
-        assert [document[name] for name in ("kind", "uri", "rows", "bytes", "files")] == ["raw", model.raw, 9, size, 2]
 
     def test_accuracy_of_a_model_and_its_results_is_the_accuracy_on_its_own_test_rows(
         self, root: Root, model: Model, ask: Ask
