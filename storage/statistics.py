@@ -52,14 +52,6 @@ class LeftOut(_Document):
         return f"{files} left out ({self.reason}): {', '.join(self.first)}{more}"
 
 
-class Unreadable(_Document):
-    """Images that could not be read."""
-
-    count: int = 0
-    named: tuple[str, ...] = ()
-    """The first few, each with the reason."""
-
-
 class Overlap(_Document):
     """Test rows whose image is also in train or validation."""
 
@@ -220,8 +212,8 @@ class Provenance(OfImages):
     sources: tuple[Origin, ...]
     left_out: tuple[LeftOut, ...] = ()
     """Of the user's own files."""
-    unreadable: Unreadable = Unreadable()
-    """Of the user's own images."""
+    unreadable: tuple[str, ...] = ()
+    """The first of the user's own images that could not be read, each with the reason."""
 
 
 class RawStatistics(Provenance):

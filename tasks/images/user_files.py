@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import io
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 
 from storage import commits, files, s3, tables
 from storage.manifest import JSON, File
-from storage.statistics import Origin, Provenance, Unreadable
+from storage.statistics import Origin, Provenance
 from storage.uri import URI
 from tasks.images import row_tables, thumbnail_parts, user_images
 from tasks.images.listing import UserFile
@@ -120,7 +119,7 @@ def written(
         parts=sorted(parts, key=lambda part: part.split is None),  # thumbnails last
         labels={split: Counter(label for label in labels if label is not None)},
         sources=pa.Table.from_pylist(sources, schema=COLUMNS),
-        unreadable=[f"{name} ({problem})" for name, problem in itertools.islice(problems.items(), _SHOWN)],
+        unreadable=[f"{name} ({problem})" for name, problem in problems.items()][:_SHOWN],
     )
 
 
@@ -139,6 +138,6 @@ def finish(stage: Ingest, done: Sequence[Written]) -> tuple[list[File], Provenan
     return [table], Provenance(
         sources=(Origin(name=name, sha256=listing.digest, url=listing.uri),),
         left_out=listing.left_out,
-        unreadable=Unreadable(count=unreadable, named=tuple(named)),
+        unreadable=tuple(named),
         notice=None,
     )

@@ -75,7 +75,7 @@ def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, sta
     statistics, minimum = predicted.statistics_of(PREDICTIONS), request.min_confidence
     counts = _count_confident(request, predictions, minimum) if minimum else statistics.predicted
     source = manifest.load(request.predict.dataset).statistics
-    unreadable = source.unreadable.named if isinstance(source, RawStatistics) else ()
+    unreadable = source.unreadable if isinstance(source, RawStatistics) else ()
     return {
         "uris": {
             "checkpoint": request.predict.checkpoint,
