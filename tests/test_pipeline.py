@@ -37,7 +37,6 @@ def quick(**changes: object) -> list[str]:
 class Finished:
     """A run that ended well, on a local root."""
 
-    folder: Path
     root: Root
     result: dict[str, Any]
     commands: set[str]
@@ -55,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, integration: None) -> Fin
         with repeatedly(lambda: commands.update(run.processes().values()), interval_s=0.5):
             result = run.result()
     assert all(file["url"].startswith(mirror.address) for file in result["source"]["files"])
-    return Finished(folder, root, result, commands)
+    return Finished(root, result, commands)
 
 
 def test_a_run_promotes_its_model_and_names_what_it_made(finished: Finished) -> None:

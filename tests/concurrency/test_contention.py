@@ -86,20 +86,19 @@ def _run(specs: list[Spec], stop_s: float) -> Counter[str]:
         process.start()
         return process
 
-    working = {spec.log: start(spec) for spec in specs}
-    by_log = {spec.log: spec for spec in specs}
+    working = {spec: start(spec) for spec in specs}
     try:
         while working:
             time.sleep(chance.uniform(0.0, stop_s / WORKERS))
-            log, process = chance.choice(list(working.items()))
+            spec, process = chance.choice(list(working.items()))
             if process.exitcode is not None:
                 assert process.exitcode == 0
-                del working[log]
+                del working[spec]
             elif chance.random() < 0.12:
                 process.kill()
                 process.join()
                 strikes["killed"] += 1
-                working[log] = start(by_log[log])
+                working[spec] = start(spec)
             else:
                 strikes["stopped"] += 1
                 _stop_for(process, chance.uniform(0.01, 2 * stop_s if chance.random() < 0.12 else 0.2))

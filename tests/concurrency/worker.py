@@ -21,7 +21,7 @@ MODEL = "contended"
 """Registered model on which all decide."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Spec:
     """Parameters of one worker process."""
 

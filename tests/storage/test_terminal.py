@@ -1,6 +1,8 @@
 """Output on a terminal, and in files."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,6 @@ from storage import terminal
 from storage.uri import Root
 from tests import committed
 from tests.runs import CHECKOUT
-from tests.terminal import typed
 
 
 def test_control_characters_of_a_name_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,11 +27,15 @@ def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(tmp
     folder = tmp_path / "my project"
     root = Root(str(folder / "data"))
     model = committed.run(root, "a-data-set-with-quite-a-long-name")
+    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    env |= {"TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": str(CHECKOUT)}
     for words in (["ls"], ["lineage", model.report]):
-        lines = typed(["-m", "flows", *words], folder=folder)
         command = [sys.executable, "-m", "flows", *words]
-        env = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(CHECKOUT)}
-        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=True)
+        at_terminal, done = (
+            subprocess.run(each, env=env, cwd=folder, capture_output=True, text=True, check=True)
+            for each in (["script", "-qec", shlex.join(command), os.devnull], command)
+        )
+        lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", at_terminal.stdout).splitlines()
         assert done.stderr == "" and [line.replace(f"{folder}/", "") for line in done.stdout.splitlines()] == lines
         assert any("data/" in line for line in lines) and not any(f"{folder}/" in line for line in lines)
         assert root in done.stdout
