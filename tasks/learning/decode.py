@@ -160,10 +160,6 @@ def _on_white(image: Image.Image) -> Image.Image:
         return image
     seen = image.convert("RGBA")
     flat = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
-    if _extrema(seen)[3][0] < 255 and all(low == 255 for low, _ in _extrema(flat)):
+    if seen.getextrema()[-1] != (255, 255) and flat.getextrema() == ((255, 255),) * 3:
         raise Unreadable("transparent image of which nothing is visible on white; save it without transparency")
     return flat
-
-
-def _extrema(image: Image.Image) -> list[tuple[float, float]]:
-    return list(image.getextrema())  # type: ignore[arg-type]  # a pair per band, as there are several

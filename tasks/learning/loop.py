@@ -1,5 +1,6 @@
 """The training loop: plain PyTorch; ranks communicate only through `torch.distributed`."""
 
+import functools
 import gc
 import math
 import random
@@ -16,11 +17,17 @@ from torch.nn.functional import cross_entropy
 from storage.statistics import EpochMetrics
 from tasks.learning.augmentation import RandomTransforms, drawn, flipped, shifted
 from tasks.learning.epoch_metrics import NonFiniteLoss, choose_class_weights, local_batch_size
-from tasks.learning.modeling import Classifier, autocast, move_model, norms_of_backbone, weights_of_backbone
+from tasks.learning.modeling import (
+    Classifier,
+    autocast,
+    fit_temperature,
+    move_model,
+    norms_of_backbone,
+    weights_of_backbone,
+)
 from tasks.learning.optimizer import make_optimizer
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import Step
-from tasks.learning.temperature import fit_temperature
 
 _DRAWS, _TRANSFORMS = 2, 3
 """Parts of seeds: of random numbers inside a model (dropout, stochastic depth), and of torchvision's transforms."""
@@ -74,16 +81,24 @@ class Trainer:
         backbone = weights_of_backbone(model.backbone) if has_backbone else []
         self._unfrozen = [weight for weight in backbone if weight.requires_grad]  # the model itself may freeze others
         self._is_frozen = False
-        self._make_step()
+        self._new_step = functools.partial(
+            Step,
+            recipe,
+            self.model,
+            precision=precision,
+            device=device,
+            world_size=self.world_size,
+            class_weights=self.class_weights,
+        )
+        self.step = self._new_step()
         self.local_batch_size = local_batch_size(recipe.training.batch_size, rank=self.rank, world_size=self.world_size)
         num_rows = loader.num_train_rows()
         (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
         self.steps_per_epoch = int(steps)
-        total_steps = self.steps_per_epoch * recipe.training.epochs
         self.optimizer, self.scheduler = make_optimizer(
             recipe.training.optimizer,
             self.model,
-            total_steps=total_steps,
+            total_steps=self.steps_per_epoch * recipe.training.epochs,
             backbone=backbone,
             backbone_scale=recipe.training.backbone_lr_scale,
         )
@@ -100,7 +115,7 @@ class Trainer:
         self,
         epoch: int,
         *,
-        on_step: Callable[[int, int, float], None] | None = None,
+        on_step: Callable[[int, int, float], None] = lambda step, steps, loss: None,
         on_batch: Callable[[], None] = lambda: None,
     ) -> EpochMetrics:
         """Train epoch `epoch` (from 1) and validate; all metrics are over all ranks.
@@ -141,16 +156,6 @@ class Trainer:
             checkpoint_wait_s=checkpoint_wait_s,
         )
 
-    def _make_step(self) -> None:
-        self.step = Step(
-            self.recipe,
-            self.model,
-            precision=self.precision,
-            device=self.device,
-            world_size=self.world_size,
-            class_weights=self.class_weights,
-        )
-
     def _toggle_backbone(self) -> None:
         """Freeze or unfreeze the backbone, with a new step: DDP and a graph know the gradients that there are."""
         self._is_frozen = not self._is_frozen
@@ -158,12 +163,12 @@ class Trainer:
             weight.requires_grad_(not self._is_frozen)
         del self.step
         gc.collect()  # the old DDP, which has hooks on the weights, is in a cycle
-        self._make_step()
+        self.step = self._new_step()
 
     def _train(
         self,
         epoch: int,
-        on_step: Callable[[int, int, float], None] | None,
+        on_step: Callable[[int, int, float], None],
         on_batch: Callable[[], None],
     ) -> list[float]:
         self.step.parallel.train()
@@ -201,8 +206,7 @@ class Trainer:
             on_batch()
             if step % every == 0 or step == steps:  # at most ten times: only then the host waits for the device
                 *values, loss = self.read(self.step.totals, summed, what=f"training loss in epoch {epoch}")
-                if on_step:
-                    on_step(step, steps, loss / len(labels))
+                on_step(step, steps, loss / len(labels))
         return values
 
     @torch.inference_mode()

@@ -14,8 +14,8 @@ from storage.statistics import EpochMetrics
 from tasks.learning.epoch_metrics import NonFiniteLoss
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader
 from tasks.learning.loop import Loader, Trainer
+from tasks.learning.modeling import fit_temperature
 from tasks.learning.sources import Split
-from tasks.learning.temperature import fit_temperature
 from tests.learning import ranks, training
 from tests.learning.training import CPU, computed, same, small, weights
 

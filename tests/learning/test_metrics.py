@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from tasks.learning import metrics
-from tasks.learning.temperature import fit_temperature
+from tasks.learning.modeling import fit_temperature
 
 # Six rows, three classes; class 2 is never predicted. Right: rows 0, 1, 3.
 LABELS = np.array([0, 0, 1, 1, 2, 2])
