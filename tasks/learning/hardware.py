@@ -1,4 +1,4 @@
-"""Hardware and versions: everything besides the computation itself that decides its last bits, in one line of text."""
+"""Hardware and versions: what decides the last bits of a computation besides itself, in one line of text."""
 
 import os
 from collections.abc import Sequence

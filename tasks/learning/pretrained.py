@@ -105,8 +105,6 @@ def start_from_file(classifier: Classifier, path: Path) -> bool:
         raise ValueError(f"start: there is no file {path}") from None
     except safetensors.SafetensorError as error:
         raise ValueError(f"start: {path} is damaged, or not a safetensors file: {error}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"start: `classes` in the metadata of {path} must be a list in JSON: {error}") from None
     return start_from(classifier, weights, classes=classes)
 
 

@@ -19,8 +19,10 @@ from tests.learning import training
 WORLD_SIZE = 2
 BATCH_SIZE = 9
 """Odd: rank 0 takes five rows a step, rank 1 four."""
-SHARDS = ((0, 41), (41, 115))
+Shards = tuple[tuple[int, int], tuple[int, int]]
 """First and one-past-last training row of each rank."""
+SHARDS, STEP, STEPS = ((0, 41), (41, 115)), ((0, 5), (5, BATCH_SIZE)), ((0, 15), (15, 27))
+"""Uneven ones for an epoch; the rows of one step, and of three."""
 VALIDATION = ((0, 13), (13, 600))
 """Likewise of the validation rows; the second rank needs two batches for its own."""
 
@@ -37,13 +39,13 @@ def run(rank: int, folder: str) -> None:
     _meet(rank, folder, world_size=WORLD_SIZE)
     digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
     results = {
-        "epoch": one_epoch(rank, digits),
-        "step": one_step(rank, digits),
-        "step in pieces": one_step(rank, digits, micro_batches=3),
-        "weighted": one_step(rank, digits, class_weights="balanced"),
-        "weighted in pieces": one_step(rank, digits, class_weights="balanced", micro_batches=3),
-        "idle": idle_weights(rank, digits, micro_batches=1),
-        "idle in pieces": idle_weights(rank, digits, micro_batches=2),
+        "epoch": one_epoch(rank, digits, SHARDS),
+        "step": one_epoch(rank, digits, STEP, model="small"),
+        "step in pieces": one_epoch(rank, digits, STEP, model="small", micro_batches=3),
+        "weighted": one_epoch(rank, digits, STEP, model="small", class_weights="balanced"),
+        "weighted in pieces": one_epoch(rank, digits, STEP, model="small", class_weights="balanced", micro_batches=3),
+        "idle": one_epoch(rank, digits, STEPS, model="idle"),
+        "idle in pieces": one_epoch(rank, digits, STEPS, model="idle", micro_batches=2),
     }
     torch.save(results, Path(folder) / f"rank-{rank}.pt")
     _part()
@@ -91,36 +93,14 @@ def _part() -> None:
     os._exit(0)
 
 
-def one_epoch(rank: int, digits: dict[str, Batch]) -> dict[str, object]:
-    """ResNet-18 on uneven shards: the weights that this rank ends with, and what it reports."""
-    train, validation = part(digits["train"], SHARDS[rank]), part(digits["test"], VALIDATION[rank])
-    trainer = training.trainer(
-        training.recipe(batch_size=BATCH_SIZE, epochs=1, max_shift=0), train, validation, rank=rank
-    )
-    metrics = trainer.run_epoch(1)
-    return {"weights": training.weights(trainer), "metrics": vars(metrics)}
-
-
-def one_step(rank: int, digits: dict[str, Batch], **changes: Any) -> dict[str, object]:
-    """One step of a model without batch norm on nine rows, five here and four there: gradients and what it reports."""
-    bounds = ((0, 5), (5, BATCH_SIZE))[rank]
-    recipe = training.recipe(model="small", batch_size=BATCH_SIZE, epochs=1, max_shift=0, **changes)
-    trainer = training.trainer(recipe, part(digits["train"], bounds), part(digits["test"], VALIDATION[rank]), rank=rank)
+def one_epoch(rank: int, digits: dict[str, Batch], shards: Shards, **changes: Any) -> dict[str, object]:
+    """The weights and gradients that this rank ends with, and what it reports."""
+    recipe = training.recipe(batch_size=BATCH_SIZE, epochs=1, max_shift=0, **changes)
+    train, validation = part(digits["train"], shards[rank]), part(digits["test"], VALIDATION[rank])
+    trainer = training.trainer(recipe, train, validation, rank=rank)
     metrics = trainer.run_epoch(1)
     gradients = {name: weight.grad for name, weight in trainer.model.named_parameters()}
-    return {"gradients": gradients, "metrics": vars(metrics)}
-
-
-def idle_weights(rank: int, digits: dict[str, Batch], *, micro_batches: int) -> dict[str, object]:
-    """Three steps of a model some of whose weights get no gradient: all weights, or the error."""
-    bounds = ((0, 15), (15, 27))[rank]
-    recipe = training.recipe(model="idle", batch_size=BATCH_SIZE, epochs=1, max_shift=0, micro_batches=micro_batches)
-    trainer = training.trainer(recipe, part(digits["train"], bounds), part(digits["test"], VALIDATION[rank]), rank=rank)
-    try:
-        trainer.run_epoch(1)
-    except RuntimeError as error:
-        return {"error": str(error)}
-    return {"weights": training.weights(trainer)}
+    return {"weights": training.weights(trainer), "gradients": gradients, "metrics": vars(metrics)}
 
 
 def part(rows: Batch, bounds: tuple[int, int]) -> Batch:

@@ -70,10 +70,6 @@ class TestPerClass:
         assert never == {"class_name": "c", "precision": 0, "recall": 0, "f1": 0, "support": 2}
         assert second == {"class_name": "b", "precision": 1 / 2, "recall": 1 / 2, "f1": 0.5, "support": 2}
 
-    def test_class_without_rows_has_zeros(self) -> None:
-        absent = metrics.per_class(np.array([[1, 1], [0, 0]]), ["a", "b"])[1]
-        assert absent == {"class_name": "b", "precision": 0, "recall": 0, "f1": 0, "support": 0}
-
 
 class TestCalibration:
     def test_bin_holds_the_confidence_and_accuracy_of_its_rows(self) -> None:

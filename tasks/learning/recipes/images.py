@@ -9,11 +9,8 @@ _IMAGE_SIZE = 128
 def images_finetune() -> Recipe:
     """Return the default recipe: EfficientNet-Lite0, pretrained on ImageNet, on 128 x 128 RGB.
 
-    A package ships its weights, so that it needs no network.
-
-    Image size and gate are those of `images-resnet18`, so that models of both can compete. Image size, epochs and
-    learning rate were chosen by the accuracy that they give in equal time on three small data sets
-    (docs/fine-tuning.md).
+    A package ships its weights, so that it needs no network. Image size, epochs and learning rate were chosen by the
+    accuracy that they give in equal time on three small datasets (docs/fine-tuning.md).
     """
     return Recipe(
         name="images-finetune",
