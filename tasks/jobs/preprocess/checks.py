@@ -77,7 +77,11 @@ def unusable(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, *, limit: fl
 
     Columns `path` and `problem` describe the file that each row came from, if the raw dataset knows it.
     """
-    left_out = _with_files(checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"}), uri, raw)
+    left_out = checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"})
+    sources = row_tables.table(uri, raw)
+    if sources is not None and len(left_out):
+        origins = _origins(left_out, sources)
+        left_out = left_out.assign(path=origins["path"].to_numpy(), problem=origins["problem"].to_numpy())
     rows = left_out[left_out["reason"] != _COPY]
     check_share(name_quarantined_files(rows), Counter(rows["reason"]), total=len(checked), limit=limit)
     return left_out
@@ -102,14 +106,6 @@ def name_quarantined_files(quarantined: pd.DataFrame) -> list[str]:
     shown = quarantined.drop_duplicates("path")
     reasons = shown["problem"].where(shown["problem"] != "", shown["reason"])
     return [f"{path} ({reason})" for path, reason in zip(shown["path"].tolist(), reasons.tolist(), strict=True)]
-
-
-def _with_files(quarantined: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> pd.DataFrame:
-    sources = row_tables.table(uri, raw)
-    if sources is None or not len(quarantined):
-        return quarantined
-    origins = _origins(quarantined, sources)
-    return quarantined.assign(path=origins["path"].to_numpy(), problem=origins["problem"].to_numpy())
 
 
 def _origins(rows: pd.DataFrame, sources: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from storage.kinds import PREPARED, RAW
 from storage.manifest import Manifest
-from storage.statistics import PairKind, PreparedStatistics, RawStatistics
+from storage.statistics import PairKind, PreparedStatistics
 from storage.terminal import count
 from tasks.learning.epoch_metrics import IMBALANCE
 
@@ -49,11 +49,8 @@ def find_data_problems(raw: Manifest, prepared: Manifest) -> list[DataProblem]:
     """List the problems that the manifests of a run record; the same results give the same list."""
     statistics = prepared.statistics_of(PREPARED)
     return [
-        *_left_out_files(raw.statistics_of(RAW)),
-        *_excluded_rows(raw, statistics),
-        *_contradictions(statistics),
-        *_near_duplicates(raw, statistics),
-        *_overlap(statistics),
+        *_left_out(raw, statistics),
+        *_duplicates(raw, statistics),
         *_class_balance(statistics),
     ]
 
@@ -63,14 +60,11 @@ def by_split(values: Mapping[str, _T]) -> dict[str, _T]:
     return {split: values[split] for split in ("train", "validation", "test") if split in values}
 
 
-def _left_out_files(raw: RawStatistics) -> Iterator[DataProblem]:
-    for files in raw.left_out:
+def _left_out(raw: Manifest, prepared: PreparedStatistics) -> Iterator[DataProblem]:
+    for files in raw.statistics_of(RAW).left_out:
         summary = f"{count(files.count, 'file')} left out ({files.reason})"
         is_minor, details = files.reason.startswith(HARMLESS), _named(files.first, files.count)
         yield DataProblem(summary=summary, details=details, is_minor=is_minor, is_listed=True)
-
-
-def _excluded_rows(raw: Manifest, prepared: PreparedStatistics) -> Iterator[DataProblem]:
     if reasons := prepared.quarantined:
         why = ", ".join(f"{reason}: {rows:,}" for reason, rows in reasons.items())
         of_all = f" of {raw.rows:,}" if raw.rows else ""
@@ -78,7 +72,7 @@ def _excluded_rows(raw: Manifest, prepared: PreparedStatistics) -> Iterator[Data
         yield DataProblem(summary=summary, details=prepared.quarantined_files)
 
 
-def _contradictions(prepared: PreparedStatistics) -> Iterator[DataProblem]:
+def _duplicates(raw: Manifest, prepared: PreparedStatistics) -> Iterator[DataProblem]:
     images = prepared.images_in_two_classes
     if images.count:
         summary = (
@@ -86,9 +80,6 @@ def _contradictions(prepared: PreparedStatistics) -> Iterator[DataProblem]:
             "wrong about some of them"
         )
         yield DataProblem(summary=summary, details=_named(images.named, images.count))
-
-
-def _near_duplicates(raw: Manifest, prepared: PreparedStatistics) -> Iterator[DataProblem]:
     for kind, consequence in _NEAR_DUPLICATES.items():
         pairs = prepared.near_duplicates and prepared.near_duplicates[kind]
         if pairs and pairs.count:
@@ -98,9 +89,6 @@ def _near_duplicates(raw: Manifest, prepared: PreparedStatistics) -> Iterator[Da
             worst = [f"{pair.first.place} ~ {pair.second.place}" for pair in pairs.worst[:_PAIRS]]
             details = _named(worst, pairs.count)
             yield DataProblem(summary=summary, details=details, is_minor=not consequence)
-
-
-def _overlap(prepared: PreparedStatistics) -> Iterator[DataProblem]:
     rows, pairs = prepared.test_rows_in_train, prepared.near_duplicates
     if rows.count and not (pairs and pairs[_LEAK].count):  # those name the files
         summary = f"{count(rows.count, 'test row')} also in train or validation: the test accuracy is too good"

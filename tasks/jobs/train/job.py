@@ -65,11 +65,11 @@ def _scale(spec: JobSpec[Train]) -> Scale:
 
 
 def _train_on_ray(prepared: Manifest, assignment: Assignment) -> None:
-    """Train to the last epoch in workers of Ray Train."""
-    with gc_paused():
-        from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    """Train to the last epoch in workers of Ray Train.
 
-    spec, attempt, scale = assignment["spec"], assignment["attempt"], assignment["scale"]
+    A small machine has a trainer that starts faster, but has no actor that splits datasets.
+    """
+    spec, scale = assignment["spec"], assignment["scale"]
     stage, limits = spec.stage, spec.limits
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(limits.stall_s)
@@ -78,67 +78,62 @@ def _train_on_ray(prepared: Manifest, assignment: Assignment) -> None:
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(limits.stage_s)
     if scale.use_gpu:
         os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = _GPU_INTERVAL_S
-    fed: dict[str, Any] = {}
-    if assignment["loader"] == "ray-data":
-        with gc_paused():
-            from tasks.jobs.train import ray_loader  # imports torch
-
-        datasets = ray_loader.datasets(stage.prepared, prepared, stage.recipe)
-        fed = {"datasets": datasets, "dataset_config": ray_loader.DATA_CONFIG}
+    configured = _configuration(assignment)
     try:
-        fit(
-            **fed,
-            timeout_s=max(1, int(limits.stall_s)),
-            cores=spec.threads,
-            train_loop_config=assignment,
-            scaling_config=ScalingConfig(
-                num_workers=scale.workers,
-                use_gpu=scale.use_gpu,
-                resources_per_worker={"CPU": scale.cpus} | ({"GPU": 1} if scale.use_gpu else {}),
-                accelerator_type=spec.needs.accelerator_type or None,
-            ),
-            run_config=RunConfig(
-                name=attempt.name,
-                storage_path=stage.scratch.removeprefix("s3://"),
-                storage_filesystem=s3.for_pyarrow() if stage.scratch.is_s3 else None,
-                logging_config=LoggingConfig(log_level="WARNING"),
-                failure_config=FailureConfig(max_failures=_MAX_FAILURES, controller_failure_limit=1),
-                checkpoint_config=CheckpointConfig(
-                    num_to_keep=2, checkpoint_score_attribute=choices.SCORE, checkpoint_score_order="max"
-                ),
-            ),
-        )
-    finally:
-        errors.raise_saved_error(attempt)
+        if assignment["loader"] != "ray-data" and tuned.is_on(spec.threads):
+            with gc_paused():
+                from tasks.jobs.tuned.trainer import LeanTrainer
 
-
-def fit(*, timeout_s: int, cores: int | None, **configured: Any) -> None:
-    """Run `train_on_one_rank` on every rank to its end.
-
-    Workers wait `timeout_s` seconds for each other in a collective. `cores` are those of a local Ray; None on a
-    cluster. A small machine has a trainer that starts faster, but has no actor that splits datasets. `configured` are
-    arguments of both trainers.
-    """
-    if "datasets" not in configured and tuned.is_on(cores):
+            if scale.workers > 1 or scale.use_gpu:  # else torch would delay the start of the only worker
+                configured["backend_config"] = _torch_config(limits.stall_s)
+            LeanTrainer(train_on_one_rank, **configured).fit()
+            return
         with gc_paused():
-            from tasks.jobs.tuned.trainer import LeanTrainer
+            from ray.train.torch import TorchTrainer
 
-        scaling = configured["scaling_config"]
-        is_alone = scaling.num_workers == 1 and not scaling.use_gpu
-        backend = None if is_alone else _torch_config(timeout_s)  # torch would delay the start of the worker
-        LeanTrainer(train_on_one_rank, backend_config=backend, **configured).fit()
-        return
+            from tasks.jobs.train import ray_loader
+
+        if assignment["loader"] == "ray-data":
+            configured["datasets"] = ray_loader.datasets(stage.prepared, prepared, stage.recipe)
+            configured["dataset_config"] = ray_loader.DATA_CONFIG
+        config = _torch_config(limits.stall_s)
+        run_in_thread(TorchTrainer(train_on_one_rank, torch_config=config, **configured).fit)
+    finally:
+        errors.raise_saved_error(assignment["attempt"])
+
+
+def _configuration(assignment: Assignment) -> dict[str, Any]:
     with gc_paused():
-        from ray.train.torch import TorchTrainer
+        from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 
-    run_in_thread(TorchTrainer(train_on_one_rank, torch_config=_torch_config(timeout_s), **configured).fit)
+    spec, attempt, scale = assignment["spec"], assignment["attempt"], assignment["scale"]
+    return {
+        "train_loop_config": assignment,
+        "scaling_config": ScalingConfig(
+            num_workers=scale.workers,
+            use_gpu=scale.use_gpu,
+            resources_per_worker={"CPU": scale.cpus} | ({"GPU": 1} if scale.use_gpu else {}),
+            accelerator_type=spec.needs.accelerator_type or None,
+        ),
+        "run_config": RunConfig(
+            name=attempt.name,
+            storage_path=attempt.parent.removeprefix("s3://"),
+            storage_filesystem=s3.for_pyarrow() if attempt.is_s3 else None,
+            logging_config=LoggingConfig(log_level="WARNING"),
+            failure_config=FailureConfig(max_failures=_MAX_FAILURES, controller_failure_limit=1),
+            checkpoint_config=CheckpointConfig(
+                num_to_keep=2, checkpoint_score_attribute=choices.SCORE, checkpoint_score_order="max"
+            ),
+        ),
+    }
 
 
-def _torch_config(timeout_s: int) -> "TorchConfig":
+def _torch_config(stall_s: float) -> "TorchConfig":
+    """Return the set-up of a process group whose workers wait `stall_s` seconds for each other in a collective."""
     with gc_paused():
         from tasks.jobs.train.worker import CheckedTorchConfig
 
-    return CheckedTorchConfig(timeout_s=timeout_s)
+    return CheckedTorchConfig(timeout_s=max(1, int(stall_s)))
 
 
 def train_on_one_rank(config: Assignment) -> None:
