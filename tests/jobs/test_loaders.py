@@ -26,13 +26,11 @@ import torch
 from storage import manifest, process
 from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
-from tasks.learning.recipes import Data, Recipe, Training
-from tests.jobs.raw import reader
+from tests.jobs.raw import reader, recipe
 
 process.keep_memory()
 torch.set_num_threads(1)
 kind, uri = sys.argv[1], DatasetURI(sys.argv[2])
-recipe = Recipe(name="large", data=Data(source="mnist"), model="small-cnn", training=Training(epochs=1))
 read = None
 if kind == "ray-data":
     import ray
@@ -40,10 +38,10 @@ if kind == "ray-data":
 
     options = {"include_dashboard": False, "logging_level": "ERROR", "object_store_memory": 100 * 2**20}
     ray.init(address="local", num_cpus=2, **options)
-    shards = {split: rows.iterator() for split, rows in datasets(uri, manifest.load(uri), recipe).items()}
+    shards = {split: rows.iterator() for split, rows in datasets(uri, manifest.load(uri), recipe()).items()}
     read = partial(windows, world_size=1, get_shard=shards.__getitem__)
 print("ready", flush=True)
-loader = make_loader(recipe, uri, manifest.load(uri), reader(kind, windows=read))
+loader = make_loader(recipe(), uri, manifest.load(uri), reader(kind, windows=read))
 labels = []
 for _, batch in loader.train_batches(epoch=1, batch_size=100):
     labels += batch.tolist()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,6 +21,7 @@ from tests.prefect_system import free_port
 from tests.runs import CHECKOUT
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(torch.cuda.is_available(), reason="the GPUs of this machine are real"),
     pytest.mark.timeout(900),
 ]
@@ -104,24 +104,12 @@ def run(program: str, stage: Train | Predict, folder: Path, *, env: Mapping[str,
     return done.stdout
 
 
-def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> Train:
-    """The job of a cluster that trains on `prepared` with one worker per GPU."""
-    spec = raw.to_train(Root(str(folder)), prepared, model="small-cnn")
-    return spec.model_copy(update={"workers": None, **changes})
-
-
-def to_predict(folder: Path, source: DatasetURI) -> Predict:
-    """The job of a cluster that predicts `source` with one worker per GPU."""
-    root = Root(str(folder))
-    model = CheckpointURI(root.child("checkpoints/small-0123456789ab"))
-    return raw.to_predict(root, model, source)
-
-
-@pytest.mark.slow
 def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
     env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
 ) -> None:
-    printed = run(_POOL, to_predict(tmp_path, prepared), tmp_path / "called", env=env)
+    root = Root(str(tmp_path))
+    stage = raw.to_predict(root, CheckpointURI(root.child("checkpoints/small-0123456789ab")), prepared)
+    printed = run(_POOL, stage, tmp_path / "called", env=env)
     items = json.loads(printed.splitlines()[-1])
     assert {(item["device"], item["sharing"], item["threads"]) for item in items} == {("cuda", 4, 1)}
     by_actor = {item["pid"]: (item["held"], item["visible"]) for item in items}
@@ -129,9 +117,9 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(
     assert all(held == [visible] for held, visible in by_actor.values())
 
 
-@pytest.mark.slow
 def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path) -> None:
-    run(_TRAIN, to_train(tmp_path, prepared, workers=4), tmp_path / "ranks", env=env)
+    stage = raw.to_train(Root(str(tmp_path)), prepared, model="small-cnn").model_copy(update={"workers": 4})
+    run(_TRAIN, stage, tmp_path / "ranks", env=env)
     items = [json.loads(file.read_text()) for file in sorted((tmp_path / "ranks").iterdir())]
     assert [item["rank"] for item in items] == list(range(4)) and {item["world_size"] for item in items} == {4}
     assert sorted(item["device"] for item in items) == [f"cuda:{number}" for number in range(4)]

@@ -1,7 +1,6 @@
-"""Attempts at one training: where each left its checkpoints, which of them is resumed, and what is committed.
+"""Attempts at one training: which checkpoint is resumed, and what is committed; no torch, whose import takes seconds.
 
-`runs/<target>/attempt-N/epoch-NNNN/` holds the checkpoint of an epoch. A new attempt starts from the newest verified
-checkpoint of any attempt. No torch here, whose import takes seconds.
+`runs/<target>/attempt-N/epoch-NNNN/` holds the checkpoint of an epoch.
 """
 
 import dataclasses

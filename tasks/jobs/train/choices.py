@@ -19,10 +19,8 @@ from tasks.resources.scaling import Scale
 from tasks.stages import Train
 
 SCORE: Final = "best_epoch"
-"""Metric by which Ray Train selects checkpoints: the epoch if it is the best so far, else 0.
-
-Not the validation loss: of equal losses Ray Train prefers the last, `epoch_metrics.best_epoch` the first.
-"""
+"""Metric by which Ray Train selects checkpoints: the epoch if it is the best so far, else 0. Of equal validation losses
+it would prefer the last, `epoch_metrics.best_epoch` the first."""
 _RESIDENT_BYTES = 2 * 2**30
 """Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
 

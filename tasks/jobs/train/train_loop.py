@@ -17,7 +17,7 @@ from storage.manifest import JSON, Manifest
 from storage.process import gc_paused
 from storage.statistics import EpochMetrics, ModelSpec, Resolved
 from storage.terminal import count
-from storage.uri import URI, CheckpointURI
+from storage.uri import URI
 from tasks.jobs import events
 from tasks.jobs.events import EPOCHS
 from tasks.jobs.spec import JobSpec
@@ -55,7 +55,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
     loader = make_loader(recipe, stage.prepared, prepared, context)
     with gc_paused():  # most models import torchvision
         is_random = stage.initial is None and stage.weights is None
-        model = Classifier(model_of(recipe, prepared, initial=stage.initial), pretrained=is_random)
+        model = Classifier(_model_of(stage, recipe, prepared), pretrained=is_random)
     every = _gathered(resolve_precision(recipe.training.precision, context.device, model), context.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, context.device)
@@ -240,19 +240,18 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
         events.progress(EPOCHS, metrics.epoch, epochs, why, fraction=1.0, epoch=metrics.epoch)
 
 
-def model_of(recipe: Recipe, prepared: Manifest, *, initial: CheckpointURI | None = None) -> ModelSpec:
-    """Return the spec of the recipe's model for images such as those in `prepared`.
+def _model_of(stage: Train, recipe: Recipe, prepared: Manifest) -> ModelSpec:
+    """Return the spec of the model for images such as those in `prepared`.
 
     It normalizes them as those that the initial weights, if any, were trained on.
     """
-    metadata = prepared.columns["metadata"]
+    metadata, normalized = prepared.columns["metadata"], prepared.statistics_of(PREPARED)
     shape = images.shape_of(metadata)
-    measured = prepared.statistics_of(PREPARED)
-    mean, std = measured.mean, measured.std
+    mean, std = normalized.mean, normalized.std
     if recipe.training.start.kind in ("pretrained", "file"):
         mean, std = pretrained.normalization(recipe.model) or (mean, std)
-    elif initial:
-        before = manifest.load(initial).statistics_of(CHECKPOINT).model
+    elif stage.initial:
+        before = manifest.load(stage.initial).statistics_of(CHECKPOINT).model
         mean, std = before.mean, before.std
     # For another number of channels, each gets the mean of all.
     mean, std = (
