@@ -1,9 +1,5 @@
 """Promote: compare challenger and champion on the same test rows, and record the gate's decision permanently."""
 
-import contextlib
-import functools
-from collections.abc import Callable
-
 from prefect import task
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
@@ -44,52 +40,38 @@ def promote(
     decisions = registry.history(root, registered_model)
     decision = find_valid_decision(checkpoint, evaluation, decisions, gate, judge_only=judge_only)
     with step("promote", reused=decision is not None):  # its predictions may wait for other runs
-        if decision is None:
-            score = functools.partial(score_champion, evaluation=evaluation, runner=runner, needs=needs, limits=limits)
-            decision = decide(checkpoint, evaluation, registered_model, gate, score, judge_only=judge_only)
-            if FlowRunContext.get() is not None:
-                emit_event(  # automations may react to it; Prefect adds the run and its deployment
-                    f"pipeline.model.{decision.verdict}",
-                    resource={
-                        "prefect.resource.id": f"pipeline.registered-model.{registered_model}",
-                        "prefect.resource.name": registered_model,
-                    },
-                    payload=decision.model_dump(mode="json", include={"number", "challenger", "reason", "metrics"}),
-                )
+        while decision is None:
+            champion, rival = rival_of(checkpoint, decisions), None
+            if champion:
+                rival = score_champion(champion, evaluation, runner, needs=needs, limits=limits)
+            judged = judge(checkpoint, evaluation, decisions, rival, gate, judge_only=judge_only).made_by(author())
+            if not manifest.is_committed(checkpoint):
+                raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
+            try:
+                registry.append(root, registered_model, judged)
+                _emit(judged, registered_model)
+                decision = judged
+            except Superseded:
+                logger().info("another run recorded a decision on %s; comparing again", registered_model)
+                decisions = registry.history(root, registered_model)
+                decision = find_valid_decision(checkpoint, evaluation, decisions, gate, judge_only=judge_only)
         logger().info("%s: %s", decision.verdict, decision.reason)
         for comparison in decision.comparisons:
             logger().info("%s", comparison)
     return decision
 
 
-def decide(
-    checkpoint: CheckpointURI,
-    evaluation: EvaluationURI,
-    registered_model: str,
-    gate: Gate,
-    score: Callable[[CheckpointURI], EvaluationURI | str],
-    *,
-    judge_only: bool = False,
-) -> Decision:
-    """Judge and record; repeat if another run decided in the meantime, unless it decided on this checkpoint.
-
-    `score` returns the evaluation of the champion on the same rows, or why there is none.
-    """
-    root = reference.root_of(evaluation)
-    for _ in range(5):
-        decisions = registry.history(root, registered_model)
-        if earlier := find_valid_decision(checkpoint, evaluation, decisions, gate, judge_only=judge_only):
-            return earlier
-        champion = rival_of(checkpoint, decisions)
-        rival = score(champion) if champion else None
-        decision = judge(checkpoint, evaluation, decisions, rival, gate, judge_only=judge_only).made_by(author())
-        if not manifest.is_committed(checkpoint):
-            raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
-        with contextlib.suppress(Superseded):
-            registry.append(root, registered_model, decision)
-            return decision
-        logger().info("another run recorded a decision on %s; comparing again", registered_model)
-    raise Superseded(f"other runs kept recording decisions on {registered_model}; run again")
+def _emit(decision: Decision, registered_model: str) -> None:
+    """Emit an event for Prefect's automations, which adds the run and its deployment; nothing outside of a run."""
+    if FlowRunContext.get() is not None:
+        emit_event(
+            f"pipeline.model.{decision.verdict}",
+            resource={
+                "prefect.resource.id": f"pipeline.registered-model.{registered_model}",
+                "prefect.resource.name": registered_model,
+            },
+            payload=decision.model_dump(mode="json", include={"number", "challenger", "reason", "metrics"}),
+        )
 
 
 def score_champion(

@@ -9,13 +9,14 @@ from typing import Any, Self
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict
 
+from storage import registry
 from storage.decision import Decision
 from storage.uri import ReportURI, Root
 from tasks.learning import recipes
+from tasks.orchestration.prefect_options import author
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
-from tasks.promote import decide
-from tasks.promotion.gate import resolved
+from tasks.promotion.gate import judge, resolved
 from tasks.report import Run, gather, report, with_pictures
 from tasks.report_page import ReportData
 from tests.image_folder import write_folder
@@ -92,8 +93,9 @@ def _make(folder: Path) -> Finished:
     assert run(champion).promoted
     challenger = plan(epochs=2, learning_rate=1e-4)
     recipe, model, evaluation = challenger.recipe, challenger.registered_model, evaluated(challenger)
-    gate = resolved(recipe.gate, challenger.train.target)
-    decision = decide(challenger.train.target, evaluation, model, gate, lambda _: champion.evaluate.target)
+    decisions, gate = registry.history(challenger.root, model), resolved(recipe.gate, challenger.train.target)
+    decision = judge(challenger.train.target, evaluation, decisions, champion.evaluate.target, gate).made_by(author())
+    registry.append(challenger.root, model, decision)
     page = report.fn(evaluation, decision, recipe, model, command=challenger.command)
     finished = Finished(photos=photos, champion=champion, plan=challenger, decision=decision, report=page)
     (photos / finished.deleted).unlink()

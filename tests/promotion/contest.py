@@ -10,11 +10,12 @@ import pandas as pd
 from storage import commits, registry, tables
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI
-from tasks import promote
 from tasks.images import row_tables
 from tasks.learning import images
 from tasks.learning.recipes import Gate
+from tasks.promote import promote
 from tasks.promotion.gate import find_valid_decision, judge, rival_of
+from tasks.runners.runner import InProcessRunner
 from tests import committed
 from tests.tasks.test_evaluate import Scene
 
@@ -95,10 +96,9 @@ class Contest(Scene):
         registry.append(self.plan.root, "photos", decision)
         return decision
 
-    def decide_first(self, challenger: CheckpointURI) -> Decision:
-        """Judge and record as the task does, without a champion to score."""
-        evaluation = self.evaluations[challenger]
-        return promote.decide(challenger, evaluation, "photos", Gate(**GATE), lambda champion: f"{champion} is unknown")
+    def promote(self, challenger: CheckpointURI) -> Decision:
+        """Judge and record as the task does."""
+        return promote.fn(challenger, self.evaluations[challenger], "photos", Gate(**GATE), InProcessRunner())
 
     def valid(
         self, challenger: CheckpointURI, gate: dict[str, Any] = GATE, *, judge_only: bool = False

@@ -31,7 +31,7 @@ def test_a_decision_says_when_and_by_whom_it_was_made(
     for name, value in runtime.items():
         monkeypatch.setenv(f"PREFECT__RUNTIME__{name}", value)
     before = datetime.datetime.now(datetime.UTC)
-    decision = contest.decide_first(contest.model("first"))
+    decision = contest.promote(contest.model("first"))
     assert decision.decided and before <= decision.decided <= datetime.datetime.now(datetime.UTC)
     assert decision.author == author and contest.history() == [decision]
 
@@ -95,8 +95,8 @@ def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again
     removed = contest.model("removed")
     files.remove(removed)
     with pytest.raises(FileNotFoundError, match="was deleted before it could be promoted; run again"):
-        contest.decide_first(removed)
+        contest.promote(removed)
     assert registry.champion(contest.plan.root, "photos") is None
     assert contest.valid(removed) is None
     committed.commit(removed, "checkpoint", parents={"prepared": contest.plan.preprocess.target})
-    assert contest.decide_first(removed).promoted
+    assert contest.promote(removed).promoted
