@@ -70,9 +70,9 @@ def predict(options: PredictOptions) -> int:
 def backfill(options: BackfillOptions) -> int:
     """Train on each raw dataset and record what the gate says; the champion stays; return 1 if one failed."""
     shared = {name: value for name, value in vars(options).items() if name != "version"}
+    shared["recipe"] = options.recipe or default_recipe(next(iter(options.version), None))
     with refused_if_invalid():
-        datasets = _datasets(options)
-        preflight.check_request(RunOptions(**shared))
+        datasets = _datasets(options, preflight.check_request(RunOptions(**shared)).data.source)
     failed = []
     for number, uri in enumerate(datasets, start=1):
         note(f"\nversion {number} of {len(datasets)}: {uri}")
@@ -85,10 +85,9 @@ def backfill(options: BackfillOptions) -> int:
     return exits.FAILED if failed else 0
 
 
-def _datasets(options: BackfillOptions) -> list[str]:
-    """Return the raw datasets that the user names, else all that are named after the recipe's source, oldest first."""
+def _datasets(options: BackfillOptions, source: str) -> list[str]:
+    """Return the raw datasets that the user names, else all that are named after `source`, oldest first."""
     root, names = parse_root(options.storage), {name.rstrip("/").rpartition("/")[2] for name in options.version}
-    source = recipes.load(options.recipe or default_recipe(None)).data.source
     folders = sorted(catalog.read_folders(catalog.list_folders(root, ["raw"])), key=lambda folder: folder.created)
     committed = {folder.uri.name: str(folder.uri) for folder in folders if folder.manifest}
     if missing := names - committed.keys():
