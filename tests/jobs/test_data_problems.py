@@ -5,21 +5,11 @@ from typing import Any
 
 import pytest
 
-from storage import manifest
-from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tests import committed
 
 _BALANCED = {split: {"cat": 100, "dog": 60} for split in ("train", "validation", "test")}
-
-
-def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
-    uri = URI(f"{folder}/{kind}-0123456789ab")
-    committed.commit(uri, kind, **statistics)
-    return manifest.load(uri)
-
-
 _LEFT_OUT = {"reason": "not images", "count": 3, "first": ["a.txt", "b.txt"]}
 _SYSTEM_FILES = {"reason": "system files of Windows", "count": 1, "first": ["Thumbs.db"]}
 _UNREADABLE = {"quarantined": {"image could not be read": 3}, "quarantined_files": ["a.png (truncated)"]}
@@ -52,5 +42,8 @@ def test_each_problem_is_stated_once_with_its_files_and_what_needs_no_action_is_
 ) -> None:
     recorded: dict[str, dict[str, Any]] = {"raw": {}, "prepared": {"class_counts": _BALANCED}}
     recorded[kind] |= statistics
-    problems = find_data_problems(*(_committed(tmp_path, kind, fields) for kind, fields in recorded.items()))
+    raw, prepared = (
+        committed.commit(URI(f"{tmp_path}/{kind}-0123456789ab"), kind, **fields) for kind, fields in recorded.items()
+    )
+    problems = find_data_problems(raw, prepared)
     assert "\n".join(f"{'minor: ' * problem.is_minor}{problem}" for problem in problems) == stated
