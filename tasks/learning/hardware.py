@@ -16,8 +16,7 @@ _EXTENSIONS = ("amx", "asimd", "avx", "bf16", "fma", "i8mm", "neon", "sve", "vsx
 def here(device: "torch_device", *, precision: str) -> str:
     """Return hardware and versions of this process; if equal, a computation gives the same bits on a CPU in fp32.
 
-    Training also needs the same number of threads, so a resumed training uses the number it began with. A forward pass
-    gave the same bits with 1 to 4 threads (ResNet-18, ViT, MobileNetV3 and a small CNN, fp32 and bf16, torch 2.14).
+    Training also needs the same number of threads; a forward pass gave the same bits with 1 to 4 (torch 2.14).
     """
     import torch  # not needed to read what was recorded
 

@@ -143,21 +143,13 @@ class Inference:
         chunks, start = [torch.empty(0, len(self.model.classes), device=self.device)], 0
         while start < len(pixels):
             rows = pixels[start : start + self.batch_size]
-            chunk = self._computed(rows)
-            if chunk is None:
+            try:
+                chunks.append(self.model(moved(torch.from_numpy(rows.copy()), self.device)))
+                start += len(rows)
+            except torch.OutOfMemoryError:
+                if len(rows) == 1:
+                    raise
                 self.batch_size = len(rows) // 2
+            if self.batch_size < len(rows):  # not before the error is gone, which holds tensors
                 torch.cuda.empty_cache()
-                continue
-            chunks.append(chunk)
-            start += len(rows)
         return np.asarray(torch.cat(chunks).cpu().numpy())  # only now the host waits for a GPU
-
-    def _computed(self, rows: np.ndarray) -> Tensor | None:
-        """Compute one batch; None if the GPU has too little memory for it, but may have enough for half of it."""
-        try:
-            probabilities: Tensor = self.model(moved(torch.from_numpy(rows.copy()), self.device))
-            return probabilities
-        except torch.OutOfMemoryError:
-            if len(rows) == 1:
-                raise
-            return None

@@ -134,7 +134,7 @@ def build(name: str, *, image_shape: Sequence[int], num_classes: int, pretrained
     from torch import nn
 
     if name.startswith(TIMM):
-        return _timms(name, image_shape=image_shape, num_classes=num_classes)
+        return _timms(name.removeprefix(TIMM), image_shape=image_shape, num_classes=num_classes)
     factory = user_code.resolve(name) if user_code.is_reference(name) else PROJECT[name]
     options = {"pretrained": pretrained} if "pretrained" in inspect.signature(factory).parameters else {}
     model = factory(image_shape=image_shape, num_classes=num_classes, **options)
@@ -146,10 +146,7 @@ def build(name: str, *, image_shape: Sequence[int], num_classes: int, pretrained
 def _timms(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Module":
     import timm
 
-    height, width, channels = image_shape
-    config = timm.get_pretrained_cfg(name.removeprefix(TIMM))
-    options = {"img_size": (height, width)} if config and config.fixed_input_size else {}
-    model: nn.Module = timm.create_model(
-        name.removeprefix(TIMM), pretrained=False, num_classes=num_classes, in_chans=channels, **options
-    )
+    config = timm.get_pretrained_cfg(name)
+    options = {"img_size": tuple(image_shape[:2])} if config and config.fixed_input_size else {}
+    model: nn.Module = timm.create_model(name, num_classes=num_classes, in_chans=image_shape[2], **options)
     return model

@@ -64,7 +64,9 @@ def find_pairs(hashes: np.ndarray, read: Callable[[np.ndarray], np.ndarray]) -> 
         hashes: Hash of each row, int64 (N,).
         read: Returns the thumbnails of rows, whose numbers ascend; called once.
     """
-    pairs = _candidates(hashes)
+    pairs = np.empty((0, 2), np.int64)
+    for band in range(_BANDS):
+        pairs = np.unique(np.concatenate([pairs, *_equal_in_band(hashes.view(np.uint64), band)]), axis=0)
     rows = np.unique(pairs)
     thumbnails, place = read(rows), np.searchsorted(rows, pairs)
     distances = [
@@ -100,14 +102,6 @@ def groups(pairs: np.ndarray, num_rows: int) -> np.ndarray:
         if (first == before).all():
             break
     return first
-
-
-def _candidates(hashes: np.ndarray) -> np.ndarray:
-    pairs = np.empty((0, 2), np.int64)
-    for band in range(_BANDS):
-        more = np.concatenate([pairs, *_equal_in_band(hashes.view(np.uint64), band)])
-        pairs = np.unique(more, axis=0)
-    return pairs
 
 
 def _equal_in_band(hashes: np.ndarray, band: int) -> Iterator[np.ndarray]:
