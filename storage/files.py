@@ -123,7 +123,11 @@ def _put_on_disk(uri: URI, content: bytes | Path, mode: Literal["create", "repla
                 shutil.move(content, temporary)  # a rename if both are on one disk
             failpoint("write", uri)
             _flush(temporary)
-            (os.link if mode == "create" else os.replace)(temporary, uri)
+            try:
+                (os.link if mode == "create" else os.replace)(temporary, uri)
+            except FileExistsError:
+                if not os.path.samefile(temporary, uri):  # NFS may lose its reply, and say this when asked again
+                    raise
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:

@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field, SerializeAsAny, Validation
 from storage import files, reference
 from storage.error_policy import Permanent
 from storage.kinds import KINDS, Kind, S, U
+from storage.producer import producer
 from storage.statistics import Statistics
 from storage.uri import URI, Root
 
@@ -154,18 +155,24 @@ def load(uri: URI) -> Manifest:
     try:
         committed = Manifest.model_validate_json(content)
     except ValidationError as error:
-        raise unread(uri.child(NAME), error, advice=advice) from None
+        raise unread(uri.child(NAME), content, error, advice=advice) from None
     if committed != committed.signed():
         raise Damaged(f"{uri}/{NAME} is not what was committed (SHA-256); {advice}")
     return committed
 
 
-def unread(uri: URI, error: ValidationError, *, advice: str) -> Damaged:
+def unread(uri: URI, content: bytes, error: ValidationError, *, advice: str) -> Damaged:
     """Return the error for a JSON file that pydantic refuses; `advice` is for one that no newer version wrote."""
-    problem = error.errors(include_url=False)[0]
-    place = [str(part) for part in problem["loc"] if "[" not in str(part)]  # pydantic names its own functions too
-    reason = f"{'.'.join(place) or 'JSON'}: {problem['msg'].removeprefix('Value error, ')}"
-    return Damaged(f"{uri} cannot be read ({reason}); update data-to-model if a newer version wrote it, else {advice}")
+    problems = error.errors(include_url=False)
+    place = [str(part) for part in problems[0]["loc"] if "[" not in str(part)]  # pydantic names its own functions too
+    problem = f"{'.'.join(place) or 'JSON'}: {problems[0]['msg'].removeprefix('Value error, ')}"
+    is_unknown = [each["type"] == "extra_forbidden" or each["loc"] == ("kind",) for each in problems]
+    if not all(is_unknown) and ("format",) not in [each["loc"] for each in problems]:
+        return Damaged(f"{uri} cannot be read ({problem}); {advice}")
+    both = (json.loads(content).get("producer") or {}, producer())
+    written, own = (" ".join(str(each[name]) for name in ("data-to-model", "git") if each.get(name)) for each in both)
+    writer = f"version {written}, newer" if written else "a newer version"
+    return Damaged(f"{uri} was written by {writer} than this one, {own} ({problem}): update data-to-model")
 
 
 def is_committed(uri: URI) -> bool:

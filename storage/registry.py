@@ -145,13 +145,14 @@ def _load_chain(root: Root, uris: Sequence[URI]) -> list[Decision]:
 
 def _load(uri: URI, resolve: Callable[..., URI]) -> _Entry:
     try:
-        document = _JSON_OBJECT.validate_json(files.read(uri))
+        content = files.read(uri)
+        document = _JSON_OBJECT.validate_json(content)
         digest, previous, recorded = _digest(document), document.pop("previous", None), document.pop("digest", None)
         decision = Decision.model_validate(document, context=resolve)
     except FileNotFoundError:
         raise Damaged(f"{uri} is missing; restore it from a copy") from None
     except ValidationError as error:
-        raise manifest.unread(uri, error, advice="restore it from a copy") from None
+        raise manifest.unread(uri, content, error, advice="restore it from a copy") from None
     if recorded != digest:
         raise Damaged(f"{uri} is not what was recorded (SHA-256); restore it from a copy")
     if uri.name != f"{decision.number:06d}.json":

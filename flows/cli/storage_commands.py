@@ -61,7 +61,7 @@ def ls(
       champion    current champion of its registered model
       incomplete  there are files but no manifest: a run is making it now, or ended before; if no
                   run is active, the same command resumes; gc deletes the files once they are old
-      unreadable  its manifest cannot be read: it is damaged, or of a newer version; verify says why
+      unreadable  its manifest cannot be read: it is damaged, or of a newer version; verify says which
 
     `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,
     metrics, whether the model is or was champion, and seconds. Its page (--html) also shows

@@ -133,6 +133,21 @@ class TestDisk:
         with pytest.raises(NotADirectoryError):
             files.put(URI(f"{tmp_path}/file/below"), b"", mode="create")
 
+    def test_creator_whose_reply_is_lost_learns_that_the_file_is_its_own(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        link, uri = os.link, URI(f"{tmp_path}/file")
+
+        def answer_twice(source: Path, target: URI) -> None:  # as NFS does
+            link(source, target)
+            raise FileExistsError
+
+        monkeypatch.setattr(os, "link", answer_twice)
+        files.put(uri, b"ours", mode="create")
+        with pytest.raises(FileExistsError):
+            files.put(uri, b"ours", mode="create")
+        assert os.listdir(tmp_path) == ["file"]
+
     def test_walk_lists_links_to_folders_and_does_not_follow_them(self, tmp_path: Path) -> None:
         files.put(URI(f"{tmp_path}/elsewhere/file"), b"content", mode="create")
         (tmp_path / "folder").mkdir()

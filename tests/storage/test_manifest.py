@@ -89,24 +89,29 @@ class TestDamage:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
+            (lambda text: text[:20], r"_manifest.json cannot be read \(JSON: .*; restore it from a copy, or delete"),
+            (lambda text: text.replace('"rows"', '"rovs"'), r"cannot be read \(rows: Field required\); restore it"),
             (
-                lambda text: text[:20],
-                r"_manifest.json cannot be read \(JSON: .*, else restore it from a copy",
+                lambda text: text.replace('"seconds"', '"secs"'),
+                r"\(statistics.seconds: Field required\); restore it",
             ),
-            (lambda text: text.replace('"seconds"', '"secs"'), r"\(statistics.seconds: Field required\); update"),
             (
-                lambda text: text.replace('"rows"', '"seal": {}, "rows"'),
-                r"\(seal: Extra .*; update data-to-model",
+                lambda text: text.replace('"labels"', '"mood": 1, "labels"'),
+                "written by version 0.2.0, newer than this one",
             ),
-            (lambda text: text.replace('"raw"', '"film"'), r"\(kind: kind must be one of .*; update data-to-model if"),
+            (lambda text: '{"format": 3}', r"written by a newer version than this one, 0.1.0.* \(format: .*: update"),
+            (lambda text: text.replace('"rows"', '"seal": {}, "rows"'), "written by version 0.2.0, newer than this"),
+            (lambda text: text.replace('"raw"', '"film"'), "written by version 0.2.0, newer than this one, 0.1.0"),
         ],
     )
-    def test_manifest_that_cannot_be_read_is_named_with_what_cannot_be_read_and_the_next_step(
+    def test_garbled_manifest_is_damage_and_one_of_a_newer_version_is_not(
         self, uri: DatasetURI, change: Callable[[str], str], message: str
     ) -> None:
-        files.put(uri.child(manifest.NAME), change(commit(uri).to_json().decode()).encode())
-        with pytest.raises(Damaged, match=message):
+        recorded = commit(uri).model_copy(update={"producer": {"data-to-model": "0.2.0"}}).signed()
+        files.put(uri.child(manifest.NAME), change(recorded.to_json().decode()).encode())
+        with pytest.raises(Damaged, match=message) as caught:
             manifest.find(uri)
+        assert ("delete" in str(caught.value)) == ("restore" in message)
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_result_of_each_kind_has_exactly_the_statistics_that_its_class_names(self, root: Root, kind: str) -> None:

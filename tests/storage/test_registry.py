@@ -103,6 +103,11 @@ class TestWhole:
             with pytest.raises(Damaged, match=message):
                 ask(root, "mnist")
 
+    def test_decision_that_a_listing_missed_is_there(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+        decisions = registry.history(root, "mnist")
+        monkeypatch.setattr(files, "children", lambda folder: ["000001.json", "000004.json"])
+        assert registry.history(root, "mnist") == decisions
+
     def test_what_is_appended_to_a_damaged_entry_is_refused(self, root: Root) -> None:
         content = files.read(self.entry(root, 4))
         files.put(self.entry(root, 4), content.replace(b"better", b"bettes"))
@@ -118,6 +123,10 @@ class TestWhole:
             ),
             (lambda first, second: second, "contains another number, 2"),
             (lambda first, second: b'{"number": 1', r"cannot be read \(JSON: "),
+            (
+                lambda first, second: first.replace(b"{", b'{"seal": 1,', 1),
+                "was written by a newer version than this one, ",
+            ),
         ],
     )
     def test_garbled_decision_is_refused_by_name(
