@@ -43,7 +43,7 @@ def _write(stage: Export) -> None:
         parameters={},
         listed=[commits.write_file(target, path, content, fixed_name=True) for path, content in files.items()],
         statistics=ExportStatistics(
-            **card.summary(proof),
+            **proof.scores,
             notice=dataset.statistics_of(PREPARED).notice,
             proof=Proof(rows=proof.rows, largest_difference=proof.largest_difference),
         ),

@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from storage import manifest
 from storage.kinds import CHECKPOINT
 from storage.uri import CheckpointURI
 from tasks.exporting.onnx_file import FILE
 from tasks.exporting.proof import Proof
-from tasks.learning import metrics
 
 _MODES = {1: "L", 3: "RGB"}
 """Pillow's names for the pixels that `preprocess.py` makes, by number of channels."""
@@ -39,13 +36,6 @@ print(classes[probabilities[0].argmax()], probabilities[0].max())
 """
 
 
-def summary(proof: Proof) -> dict[str, float]:
-    """Return the metrics of the exported file on the test rows."""
-    counts = proof.confusion
-    scores = metrics.scores_of_counts(np.diag(counts), counts.sum(1), counts.sum(0))
-    return {name: float(value) for name, value in scores.items()}
-
-
 def render(checkpoint: CheckpointURI, proof: Proof) -> str:
     """Return the README, in Markdown."""
     trained = manifest.load(checkpoint)
@@ -62,7 +52,7 @@ def render(checkpoint: CheckpointURI, proof: Proof) -> str:
         others=proof.num_others,
         precision=recorded.resolved.precision,
         digest=trained.digest,
-        **summary(proof),
+        **proof.scores,
     )
 
 

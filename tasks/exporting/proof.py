@@ -37,6 +37,12 @@ class Proof:
     confusion: np.ndarray
     """Rows by true class and class that the exported file predicts."""
 
+    @property
+    def scores(self) -> dict[str, float]:
+        """Metrics of the exported file on the test rows."""
+        hits, rows, predicted = np.diag(self.confusion), self.confusion.sum(1), self.confusion.sum(0)
+        return {name: float(value) for name, value in metrics.scores_of_counts(hits, rows, predicted).items()}
+
 
 def prove(exported: Run, model: Run, dataset: DatasetURI, *, classes: tuple[str, ...]) -> Proof:
     """Compare `exported` with `model` on all test rows of `dataset`; raise `NotEqual` naming the worst row if it fails.
