@@ -50,7 +50,11 @@ def rest(root: Root, uris: Collection[URI]) -> set[URI]:
 
 def test_what_is_needed_stays_with_all_that_it_was_made_from_and_everything_else_goes(each_root: Root) -> None:
     root = each_root
-    oldest, previous, champion, other, used = (committed.run(root, name) for name in ("a", "b", "c", "d", "e"))
+    oldest, previous, used = (committed.run(root, name) for name in "abc")
+    downloads = {name: committed.result(root, "files", name) for name in "de"}
+    champion, other = (
+        committed.run(root, name, raw=committed.result(root, "raw", name, files=uri)) for name, uri in downloads.items()
+    )
     exports = [
         committed.result(root, "export", model.checkpoint.name, checkpoint=model.checkpoint, prepared=model.prepared)
         for model in (champion, other)
@@ -62,9 +66,12 @@ def test_what_is_needed_stays_with_all_that_it_was_made_from_and_everything_else
     use(root, used.checkpoint)
     if root.is_s3:  # a key that is named like a folder stays, and its dataset too
         files.put(champion.raw.child("train"), b"")
-    kept = champion.all() | {exports[0]} | previous.lineage() | used.lineage()
-    gone = set().union(*(model.all() for model in (oldest, previous, other, used))) - kept | {exports[1], scratch}
-    assert collect(look(root, days_later=6, keep_days=1)) == gone
+    kept = champion.all() | {exports[0], downloads["d"]} | previous.lineage() | used.lineage()
+    gone = {exports[1], downloads["e"], scratch}.union(*(run.all() for run in (oldest, previous, other, used))) - kept
+    garbage = look(root, days_later=6, keep_days=1)
+    order = [removal.uri for removal in garbage.find()]
+    assert order.index(other.raw) < order.index(downloads["e"]), "what was made from them goes first"
+    assert collect(garbage) == gone
     assert rest(root, kept | gone) == kept
     marker = root.child(f"{uses.FOLDER}/a.json")
     assert collect(look(root, days_later=8, keep_days=1)) == used.lineage() | {marker}
@@ -79,16 +86,6 @@ class TestCommittedResults:
         assert collect(look(root, days_later=29)) == set()
         assert collect(look(root)) == model.all()
         assert files.walk(root) == []
-
-    def test_files_stay_as_long_as_what_was_made_from_them_is_needed(self, root: Root) -> None:
-        files_of = {name: committed.result(root, "files", name) for name in ("champion", "other")}
-        raw_of = {name: committed.result(root, "raw", name, files=uri) for name, uri in files_of.items()}
-        models = {name: committed.run(root, name, raw=raw) for name, raw in raw_of.items()}
-        committed.decide(root, models["champion"])
-        garbage = look(root)
-        assert garbage.find()[-1].uri == files_of["other"], "what was made from them goes first"
-        assert collect(garbage) == models["other"].all() | {files_of["other"]}
-        assert rest(root, [files_of["champion"]]) == {files_of["champion"]}
 
     def test_every_data_set_keeps_its_champion_also_one_promoted_through_a_link(self, tmp_path: Path) -> None:
         (tmp_path / "real").mkdir()

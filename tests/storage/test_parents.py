@@ -40,11 +40,8 @@ def test_all_of_a_root_is_found_where_it_was_moved_to(root: Root) -> None:
     assert main(["ls", "--storage", now]) == main(["verify", "--deep", "--storage", now]) == 0
     assert registry.champion(now, DATA) == first.checkpoint
     assert registry.withdrawn(registry.history(now, DATA)) == {second.checkpoint}
-    assert champions.promote(now, second.checkpoint) == DATA
-    assert champions.rollback(now, DATA).champion == first.checkpoint
     garbage = Garbage(now, keep_days=1, now=time.time() + 2 * 24 * 3600)
     assert {removal.uri for removal in garbage.remove(garbage.find())} == second.all()
-    assert manifest.find(first.raw) and verify.lineage(first.report, "report")[1]
 
 
 def test_parent_below_another_root_keeps_its_uri_and_has_its_digest(
