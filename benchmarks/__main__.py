@@ -78,7 +78,7 @@ class Bench:
     @contextlib.contextmanager
     def pipeline(self, storage: Path, *arguments: str, env: dict[str, str] | None = None) -> Iterator[Run]:
         """A run of the command line that is ended, if it has not, with the context."""
-        changes = [f"--set=epochs={self.recipe.training.epochs}", f"--set=minimum={self.recipe.gate.minimum}"]
+        changes = [f"--set=epochs={self.recipe.finetuning.epochs}", f"--set=minimum={self.recipe.gate.minimum}"]
         words = ["--recipe", self.recipe.name, *changes, "--storage", str(storage), "--mirror", self.address, "--json"]
         run = Run(*words, *arguments, folder=self.fresh(), env=env)
         try:
@@ -90,7 +90,7 @@ class Bench:
 
     def plain(self) -> tuple[float, float]:
         """Run the hand-written script; return its seconds, and images a second of its training steps."""
-        begun, training = time.perf_counter(), self.recipe.training
+        begun, training = time.perf_counter(), self.recipe.finetuning
         command = [sys.executable, "-m", "benchmarks.plain", "--mirror", self.address.rstrip("/")]
         command += ["--out", str(self.fresh()), "--epochs", str(training.epochs)]
         command += ["--batch-size", str(training.batch_size)]
@@ -110,7 +110,7 @@ class Bench:
             uris = run.result()["uris"]
             seconds = time.perf_counter() - begun
         rows = sum(file.rows or 0 for file in manifest.load(DatasetURI(uris["prepared"])).split("train"))
-        per_epoch = rows // self.recipe.training.batch_size * self.recipe.training.batch_size
+        per_epoch = rows // self.recipe.finetuning.batch_size * self.recipe.finetuning.batch_size
         history = manifest.load(CheckpointURI(uris["checkpoint"])).statistics_of(CHECKPOINT).history
         rate = median(per_epoch / epoch.train_s for epoch in history)
         wait = median(epoch.data_wait_s / epoch.seconds for epoch in history)

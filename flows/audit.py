@@ -1,4 +1,4 @@
-"""The flow `audit`: which labels are probably wrong, from trainings that each leave out some of the images."""
+"""The flow `audit`: which labels are probably wrong, by embeddings of the images."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from flows.cli.preflight import checked_audit
 from tasks.audit import audit as find_suspects
 from tasks.auditing import rows
 from tasks.download import download
+from tasks.embed import embed
 from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_audit
-from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.runners.session import session
 from tasks.train import train
@@ -34,12 +34,9 @@ def audit(data: str, recipe: str, storage: str, settings: dict[str, Any], worker
                 download(plan.download, limits=limits)
             if plan.ingest:
                 ingest(plan.ingest.made_from, recipe_.data, runner, group=recipe_.split.group, limits=limits)
-            for fold in request.folds:
-                part, start, cores = fold.preprocess, fold.train.start, fold.train.cores
-                prepared = preprocess(
-                    part.raw, recipe_.split, runner, root=plan.root, fold=part.fold, folds=part.folds, limits=limits
-                )
-                checkpoint = train(prepared, recipe_, runner, start=start, workers=workers, cores=cores, limits=limits)
-                predict(checkpoint, prepared, runner, split=fold.predict.split, needs=needs, limits=limits)
-        suspects = find_suspects(request.audit.predictions, limits=limits)
+            prepared = preprocess(plan.preprocess.raw, recipe_.split, runner, root=plan.root, limits=limits)
+            if request.train:
+                train(prepared, recipe_, runner, workers=workers, cores=request.train.cores, limits=limits)
+            embed(prepared, recipe_.model, runner, start=request.embed.start, needs=needs, limits=limits)
+        suspects = find_suspects(request.audit.embeddings, limits=limits)
         return outcome(summarize_audit(request, rows.read(suspects), steps))

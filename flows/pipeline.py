@@ -21,6 +21,7 @@ from prefect.runtime import flow_run
 from flows.cli.options import RunOptions, described
 from flows.cli.preflight import checked
 from tasks.download import download
+from tasks.embed import embed
 from tasks.evaluate import evaluate
 from tasks.images.option import default_recipe
 from tasks.ingest import ingest
@@ -77,7 +78,12 @@ def run(plan: Plan) -> Any:
         again = plan.preprocess.refresh
         prepared = preprocess(raw, recipe.split, runner, root=plan.root, refresh=again, limits=limits)
         start, workers, cores = plan.train.start, plan.train.workers, plan.train.cores
-        checkpoint = train(prepared, recipe, runner, start=start, workers=workers, cores=cores, limits=limits)
+        embeddings = None
+        if plan.embed:
+            embeddings = embed(prepared, recipe.model, runner, start=start, needs=needs, limits=limits)
+        checkpoint = train(
+            prepared, recipe, runner, start=start, embeddings=embeddings, workers=workers, cores=cores, limits=limits
+        )
         predictions = predict(checkpoint, prepared, runner, split="test", needs=needs, limits=limits)
         evaluation = evaluate(predictions, limits=limits)
         model, judge_only = plan.registered_model, plan.judge_only

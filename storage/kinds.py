@@ -9,6 +9,7 @@ from storage.uri import (
     AuditURI,
     CheckpointURI,
     DatasetURI,
+    EmbeddingsURI,
     EvaluationURI,
     ExportURI,
     FilesURI,
@@ -71,6 +72,14 @@ PREPARED = Kind(
     stage="preprocess",
     parents=("raw",),
 )
+EMBEDDINGS = Kind(
+    name="embeddings",
+    folder="embeddings",
+    uri=EmbeddingsURI,
+    statistics=statistics.EmbeddingsStatistics,
+    stage="embed",
+    parents=("prepared", "initial", "weights"),
+)
 CHECKPOINT = Kind(
     name="checkpoint",
     folder="checkpoints",
@@ -78,7 +87,7 @@ CHECKPOINT = Kind(
     statistics=statistics.CheckpointStatistics,
     stage="train",
     version=2,
-    parents=("prepared", "initial", "weights"),
+    parents=("prepared", "initial", "weights", "embeddings"),
 )
 PREDICTIONS = Kind(
     name="predictions",
@@ -124,10 +133,11 @@ AUDIT = Kind(
     uri=AuditURI,
     statistics=statistics.AuditStatistics,
     stage="audit",
-    parents=tuple(f"predictions-{number}" for number in range(10)),
+    version=2,
+    parents=("embeddings",),
 )
-"""Made from the predictions of each of its trainings, at most ten."""
 KINDS: Final[dict[str, Kind[Any, Any]]] = {
-    kind.name: kind for kind in (FILES, RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT, EXPORT, AUDIT)
+    kind.name: kind
+    for kind in (FILES, RAW, PREPARED, EMBEDDINGS, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT, EXPORT, AUDIT)
 }
 """Every kind by its name; each comes after the kinds it is made from."""

@@ -240,12 +240,24 @@ class PreparedStatistics(OfImages):
     quarantined_files: tuple[str, ...] = ()
     """The first of the user's own files with such rows, each with the reason."""
     split: SplitRule
-    fold_rows_of_train: int | None = None
-    """Test rows of a fold of an audit that are of the raw split train; none of other datasets."""
     test_rows_in_train: Overlap
     images_in_two_classes: Contradictions
     near_duplicates: dict[PairKind, NearDuplicates] | None
     """None without thumbnails, as those of a download."""
+    seconds: float
+
+
+class EmbeddingsStatistics(OfImages):
+    """Statistics of embeddings."""
+
+    model: ModelSpec
+    """The backbone, and how images are normalized for it."""
+    dimensions: int
+    computed: int
+    """Images that no earlier result had."""
+    copied: int
+    hardware: tuple[str, ...]
+    """Hardware and versions of the computed ones."""
     seconds: float
 
 

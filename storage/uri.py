@@ -128,6 +128,10 @@ class DatasetURI(URI):
     """A committed dataset, raw or prepared."""
 
 
+class EmbeddingsURI(URI):
+    """Committed embeddings of the images of a prepared dataset."""
+
+
 class CheckpointURI(URI):
     """A committed checkpoint."""
 

@@ -17,8 +17,6 @@ def preprocess(
     runner: Runner,
     *,
     root: Root | None = None,
-    fold: int | None = None,
-    folds: int | None = None,
     refresh: int = 0,
     limits: Limits = Limits(),
 ) -> DatasetURI:
@@ -26,5 +24,5 @@ def preprocess(
 
     The arguments are the fields of `Preprocess`.
     """
-    stage = Preprocess(root=root, raw=raw, split=split, fold=fold, folds=folds, refresh=refresh)
+    stage = Preprocess(root=root, raw=raw, split=split, refresh=refresh)
     return run_once(stage, runner, limits=limits)

@@ -17,6 +17,7 @@ from storage.uri import (
     AuditURI,
     CheckpointURI,
     DatasetURI,
+    EmbeddingsURI,
     EvaluationURI,
     ExportURI,
     FilesURI,
@@ -183,36 +184,53 @@ class Preprocess(Stage[DatasetURI]):
     kind = kinds.PREPARED
     raw: DatasetURI
     split: Split = Split()
-    fold: int | None = None
-    """Of an audit: number of the fold, from 0, whose rows are the test rows."""
-    folds: int | None = None
     refresh: int = 0
     """Number of the repetition, if the raw dataset is not made again."""
 
 
-class Train(Stage[CheckpointURI]):
+class _FromWeights(Stage[U]):
+    """Stage that begins with a model, or with random weights."""
+
+    start: URI | None = None
+    """Initial weights: a downloaded file of them, or a checkpoint; None: random ones."""
+
+    @property
+    def initial(self) -> CheckpointURI | None:
+        """The model whose weights it begins with."""
+        return CheckpointURI(self.start) if self.start and kinds.CHECKPOINT.holds(self.start) else None
+
+    @property
+    def weights(self) -> FilesURI | None:
+        """The downloaded file of weights that it begins with."""
+        return FilesURI(self.start) if self.start and not kinds.CHECKPOINT.holds(self.start) else None
+
+    @property
+    def values(self) -> dict[str, JsonValue]:
+        return {name: value for name, value in super().values.items() if name != "start"}
+
+
+class Embed(_FromWeights[EmbeddingsURI]):
+    """Compute what a backbone says about each image of a prepared dataset."""
+
+    kind = kinds.EMBEDDINGS
+    prepared: DatasetURI
+    model: str
+    """The architecture, as in a recipe."""
+
+
+class Train(_FromWeights[CheckpointURI]):
     """Train a recipe on a prepared dataset."""
 
     kind = kinds.CHECKPOINT
     prepared: DatasetURI
     recipe: Recipe
     """Its model and its training decide the weights; the split is already in `prepared`."""
-    start: URI | None = None
-    """Initial weights: a downloaded file of them, or a checkpoint; None: random ones."""
+    embeddings: EmbeddingsURI | None = None
+    """Of the images, by the initial weights: what a probe is fitted to."""
     workers: int | None = Field(default=None, ge=0)
     """Number of workers as requested; None: chosen by GPUs, batch size and nodes; 0: one, without Ray."""
     cores: int | None = None
     """Number of the machine's cores as requested: threads change the order of summation; None: all."""
-
-    @property
-    def initial(self) -> CheckpointURI | None:
-        """The model whose weights the training begins with."""
-        return CheckpointURI(self.start) if self.start and kinds.CHECKPOINT.holds(self.start) else None
-
-    @property
-    def weights(self) -> FilesURI | None:
-        """The downloaded file of weights that the training begins with."""
-        return FilesURI(self.start) if self.start and not kinds.CHECKPOINT.holds(self.start) else None
 
     @property
     def name(self) -> str:
@@ -224,8 +242,11 @@ class Train(Stage[CheckpointURI]):
     def values(self) -> dict[str, JsonValue]:
         training = _plain(self.recipe.training)
         assert isinstance(training, dict)
+        if training["kind"] == "finetune":
+            del training["kind"]  # before there were probes
         start: dict[str, JsonValue] = {"start": self.recipe.training.start.kind} if "start" in training else {}
-        rest = {name: value for name, value in super().values.items() if name not in ("recipe", "start")}
+        of_no_probe = ["workers", "cores"] if training.get("kind") == "probe" else []
+        rest = {name: value for name, value in super().values.items() if name not in ("recipe", *of_no_probe)}
         return {"model": self.recipe.model, "training": training | start, **rest}
 
 
@@ -268,15 +289,7 @@ class Export(Stage[ExportURI]):
 
 
 class Audit(Stage[AuditURI]):
-    """Find images whose labels are probably wrong, from predictions of models that were not trained on them."""
+    """Find images whose labels are probably wrong, by probes on the embeddings of other images."""
 
     kind = kinds.AUDIT
-    predictions: tuple[PredictionsURI, ...]
-
-    @property
-    def parents(self) -> dict[str, URI]:
-        return dict(zip(self.kind.parents, self.predictions, strict=False))
-
-    @property
-    def values(self) -> dict[str, JsonValue]:
-        return {}
+    embeddings: EmbeddingsURI

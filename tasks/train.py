@@ -2,7 +2,7 @@
 
 from prefect import task
 
-from storage.uri import URI, CheckpointURI, DatasetURI
+from storage.uri import URI, CheckpointURI, DatasetURI, EmbeddingsURI
 from tasks.learning.recipes import Recipe
 from tasks.orchestration.prefect_options import task_options
 from tasks.resources.needs import Limits, Workers, needs_of
@@ -17,6 +17,7 @@ def train(
     runner: Runner,
     *,
     start: URI | None = None,
+    embeddings: EmbeddingsURI | None = None,
     workers: Workers = None,
     cores: int | None = None,
     limits: Limits = Limits(),
@@ -31,5 +32,5 @@ def train(
     if (start is None) != (recipe.training.start.kind == "random"):
         needed = "a checkpoint, or the URI of downloaded weights" if start is None else "None"
         raise ValueError(f"start must be {needed} with start={recipe.training.start.kind}, got {start}")
-    stage = Train(prepared=prepared, recipe=recipe, start=start, workers=workers, cores=cores)
+    stage = Train(prepared=prepared, recipe=recipe, start=start, embeddings=embeddings, workers=workers, cores=cores)
     return run_once(stage, runner, limits=limits, needs=needs_of(recipe, workers))

@@ -55,11 +55,11 @@ class TestAirbench:
         """A short run of the recipe in fp32, before its first step."""
         small = {"batch_size": 32, "epochs": 2, "precision": "fp32", "device": "cpu"}
         recipe = recipes.override(load(), small)
-        seed_everything(recipe.training.seed)
+        seed_everything(recipe.finetuning.seed)
         mean, std = (90.0,) * 3, (50.0,) * 3
         spec = ModelSpec(model=recipe.model, image_shape=(17, 17, 3), classes=tuple("abcd"), mean=mean, std=std)
         model = Classifier(spec)
-        loader = ResidentLoader(*colours, seed=recipe.training.seed, rank=0, device=CPU)
+        loader = ResidentLoader(*colours, seed=recipe.finetuning.seed, rank=0, device=CPU)
         training_state.initialize_from_rows(model, loader)
         return Trainer(recipe, model, loader, precision="fp32", device=CPU)
 

@@ -264,12 +264,3 @@ class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
             help="your own images with labels, or a raw dataset, as --data of a run; or a source by its name: mnist",
         ),
     ]
-    folds: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=2, max=10, help="number of trainings, 2 to 10; each judges the images that it did not see"
-        ),
-    ] = 5
-    fast: Annotated[
-        bool, typer.Option("--fast", help="one training, that of `run`, which judges its validation rows")
-    ] = False

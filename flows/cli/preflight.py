@@ -129,7 +129,7 @@ def plan_audit(options: AuditOptions) -> AuditRequest:
     recipe = check_request(run)
     if recipe.training.start.kind == "champion":
         raise ValueError("start must not be champion in an audit: that model was trained on these images; omit it")
-    return audit_request.resolve(_plan(run, recipe), folds=options.folds, is_fast=options.fast)
+    return audit_request.resolve(_plan(run, recipe))
 
 
 def _limits(options: FlowOptions) -> Limits:

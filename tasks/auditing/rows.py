@@ -1,23 +1,23 @@
-"""Rows of an audit: suspects among the predictions of its trainings, by file, their images, and the page of them."""
+"""Rows of an audit: the suspects by file, their images, and the page of them."""
 
 import math
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage import manifest, tables
-from storage.kinds import PREPARED, PROBABILITY_PREFIX
 from storage.manifest import JSON
-from storage.uri import AuditURI, DatasetURI, PredictionsURI
+from storage.uri import AuditURI, DatasetURI
 from tasks import report_page
 from tasks.auditing import confident_learning
-from tasks.auditing.confident_learning import LabelNoise
-from tasks.images import row_tables
-from tasks.learning import images
+from tasks.images import row_tables, thumbnail_parts
+from tasks.images.embedding_rows import EmbeddedRows
+from tasks.learning import probe, thumbnails
 from tasks.report_page import pictures
+from tasks.resources import scaling
 
 SCHEMA = pa.schema(
     {
@@ -35,108 +35,88 @@ SCHEMA = pa.schema(
 )
 """Suspects, worst first: `split` and `id` are those of the raw dataset, `row` is that in a Parquet file; of
 these, as many are `sure` as there are wrong labels."""
-LEAST = 0.02
-"""Share of all rows that are shown at least."""
+_LEAST, _LEAST_ROWS = 0.05, 20
+"""Share of all rows, and number of rows, that are listed at least: where a model cannot tell wrong labels from its own
+mistakes, its ranking still has most of them early (docs/image-problems.md)."""
 MOST_SHOWN = 200
 """Most suspects on the page; the table has all."""
 _FITTED = 2**21
 """Most probabilities that the label noise is fitted to."""
-Batch = tuple[np.ndarray, np.ndarray]
-"""Labels, int64 (N,), and the probabilities of all classes, (N, classes)."""
 
 
-class Fold:
-    """Predictions of one training of an audit, on rows that it was not trained on, and the dataset with these rows."""
-
-    def __init__(self, predictions: PredictionsURI) -> None:
-        recorded = manifest.load(predictions)
-        self.uri, self.split = predictions, str(recorded.parameters["split"])
-        self.parts = recorded.split(self.split)
-        self.dataset = DatasetURI(recorded.parent("dataset", of=predictions))
-        self.prepared = manifest.load(self.dataset)
-        self.num_rows = recorded.rows
-        # A fold has rows of both splits, those of train first; validation rows are all of train.
-        self.statistics = self.prepared.statistics_of(PREPARED)
-        of_train = self.statistics.fold_rows_of_train
-        self._num_train = recorded.rows if of_train is None else of_train
-        self.raw = DatasetURI(self.prepared.parent("raw", of=self.dataset))
-        self.classes = images.classes_of(self.prepared.columns["metadata"])
-        self._columns = ["label", *(f"{PROBABILITY_PREFIX}{name}" for name in self.classes)]
-
-    def batches(self) -> Iterator[Batch]:
-        """Yield labels and probabilities, part by part."""
-        for part in self.parts:
-            table = tables.read_part(self.uri, part, columns=self._columns)
-            yield table["label"].to_numpy(), np.stack([table[name].to_numpy() for name in self._columns[1:]], axis=1)
-
-    def places(self, positions: pd.Series) -> pd.DataFrame:
-        """Return `split` and `id` in the raw dataset, and `file` and `row`, at `positions`, with their index."""
-        ids = tables.read_split(self.uri, self.split, columns=["id"])["id"].to_numpy()[positions]
-        splits = np.where(positions < self._num_train, "train", "test")
-        places = pd.DataFrame({"split": splits, "id": ids}, index=positions.index)
-        places["file"], places["row"] = places["split"] + "/" + places["id"].astype(str), None
-        if (sources := row_tables.table(self.raw, manifest.load(self.raw))) is not None:
-            for split, rows in places.groupby("split"):
-                files, numbers, _ = row_tables.files_of(sources, str(split), rows["id"].tolist())
-                places.loc[rows.index, "file"], places.loc[rows.index, "row"] = files, numbers
-        return places
+def out_of_fold(rows: EmbeddedRows) -> np.ndarray:
+    """Return the probabilities (float64, (N, classes)) of each row by a probe that has seen neither it nor a copy."""
+    fitted = probe.fit(rows.vectors, rows.labels, groups=_groups(rows), threads=scaling.cores_here())
+    logits = fitted.out_of_fold - fitted.out_of_fold.max(1, keepdims=True)
+    return np.asarray(np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
 
 
-def find_suspects(folds: Sequence[Fold]) -> pa.Table:
-    """Return the rows with the least probable labels, worst first; reads the predictions part by part, twice.
+def _groups(rows: EmbeddedRows) -> np.ndarray:
+    """Return a number for each row; equal images, and near duplicates if there are thumbnails, have the same."""
+    number = pc.index_in(rows.digests, value_set=pc.unique(rows.digests)).to_numpy()
+    raw = raw_of(rows)
+    committed = manifest.load(raw)
+    splits, num_train = ("train", "test"), committed.num_rows("train")
+    place = rows.ids + np.where(rows.splits == "test", num_train, 0)
+    row_at = np.full(num_train + committed.num_rows("test"), -1)
+    row_at[place] = np.arange(len(place))
+    near = thumbnail_parts.find_pairs(raw, committed, splits=splits, is_usable=row_at >= 0)
+    return number if near is None else np.asarray(thumbnails.groups(number[row_at[near[0]]], len(number))[number])
 
-    They are as many as there are wrong labels, if these are `LEAST` of all or more, else `LEAST` of all.
+
+def raw_of(rows: EmbeddedRows) -> DatasetURI:
+    """Return the raw dataset of `rows`."""
+    return DatasetURI(manifest.load(rows.prepared).parent("raw", of=rows.prepared))
+
+
+def find_suspects(rows: EmbeddedRows) -> pa.Table:
+    """Return the rows with the least probable labels, worst first.
+
+    They are as many as there are wrong labels, or more: at least 5 % of all, and 20.
     """
-    num_rows, classes = sum(fold.num_rows for fold in folds), np.array(folds[0].classes, dtype=object)
-    noise = _fit(folds, step=math.ceil(num_rows * len(classes) / _FITTED))
-    num_wrong = round(noise.rate * num_rows)
-    num_listed = max(num_wrong, math.ceil(LEAST * num_rows))
-    rows = pd.concat([_worst(fold, number, noise, count=num_listed) for number, fold in enumerate(folds)])
-    suspects = rows.sort_values(["probability_given", "fold", "position"], ignore_index=True).head(num_listed)
-    is_sure = (suspects.index < num_wrong) & (suspects["probability"] > suspects["probability_given"])
-    of_fold = [suspects.loc[suspects["fold"] == number, "position"] for number in range(len(folds))]
-    places = [fold.places(positions) for fold, positions in zip(folds, of_fold, strict=True)]
-    suspects = suspects.join(pd.concat(places)).assign(
-        sure=is_sure, given=classes[suspects["given"]], likely=classes[suspects["likely"]]
+    classes, given, everyone = np.array(rows.classes, dtype=object), rows.labels, np.arange(len(rows.labels))
+    probabilities = out_of_fold(rows)
+    step = math.ceil(probabilities.size / _FITTED)
+    noise = confident_learning.fit(given[::step], probabilities[::step])
+    num_wrong = round(noise.rate * len(given))
+    probabilities = noise.tempered(probabilities)
+    of_label = probabilities[everyone, given]
+    probabilities[everyone, given] = -1
+    likely = probabilities.argmax(1)
+    judged = pd.DataFrame(
+        {
+            "split": rows.splits,
+            "id": rows.ids,
+            "given": classes[given],
+            "likely": classes[likely],
+            "probability": probabilities[everyone, likely],
+            "probability_given": of_label,
+            "probability_wrong": noise.wrong(of_label, num_classes=len(classes)),
+        }
     )
+    num_listed = max(num_wrong, math.ceil(_LEAST * len(given)), _LEAST_ROWS)
+    suspects = judged.sort_values(["probability_given", "split", "id"], ignore_index=True).head(num_listed)
+    is_sure = (suspects.index < num_wrong) & (suspects["probability"] > suspects["probability_given"])
+    suspects = suspects.assign(sure=is_sure, file=suspects["split"] + "/" + suspects["id"].astype(str), row=None)
+    raw = raw_of(rows)
+    if (sources := row_tables.table(raw, manifest.load(raw))) is not None:
+        for split, of_split in suspects.groupby("split"):
+            files, numbers, _ = row_tables.files_of(sources, str(split), of_split["id"].tolist())
+            suspects.loc[of_split.index, "file"], suspects.loc[of_split.index, "row"] = files, numbers
     return pa.Table.from_pandas(suspects, schema=SCHEMA, preserve_index=False).replace_schema_metadata(None)
 
 
-def _fit(folds: Sequence[Fold], *, step: int) -> LabelNoise:
-    """Fit the label noise to every `step`-th row."""
-    some = [(labels[::step], probabilities[::step]) for fold in folds for labels, probabilities in fold.batches()]
-    labels, probabilities = map(np.concatenate, zip(*some, strict=True))
-    return confident_learning.fit(labels, probabilities)
-
-
-def _worst(fold: Fold, number: int, noise: LabelNoise, *, count: int) -> pd.DataFrame:
-    """Return the `count` rows with the least probable labels."""
-    frames, first = [], 0
-    for labels, predicted in fold.batches():
-        probabilities, everyone = noise.tempered(predicted), np.arange(len(labels))
-        of_label = probabilities[everyone, labels]
-        probabilities[everyone, labels] = -1
-        likely, wrong = probabilities.argmax(1), noise.wrong(of_label, num_classes=len(fold.classes))
-        some = np.argsort(of_label, kind="stable")[:count]
-        values: dict[str, object] = {"fold": number, "position": first + some, "given": labels[some]}
-        values |= {"likely": likely[some], "probability": probabilities[some, likely[some]]}
-        frames.append(pd.DataFrame(values | {"probability_given": of_label[some], "probability_wrong": wrong[some]}))
-        first += len(labels)
-    return pd.concat(frames).nsmallest(count, "probability_given")
-
-
-def render(suspects: pa.Table, folds: Sequence[Fold]) -> str:
+def render(suspects: pa.Table, rows: EmbeddedRows) -> str:
     """Render the page; the same suspects give the same bytes."""
     shown = suspects.slice(0, MOST_SHOWN)
-    rows = list(zip(shown["split"].to_pylist(), shown["id"].to_pylist(), strict=True))  # an id is the number of the row
-    image_of = pictures.of_raw_rows(folds[0].raw, rows)
+    places = list(zip(shown["split"].to_pylist(), shown["id"].to_pylist(), strict=True))
+    image_of = pictures.of_raw_rows(raw_of(rows), places)
     template = report_page.environment(Path(__file__).parent).get_template("audit.html.j2")
     return template.render(
-        suspects=[row | {"image": image_of[key]} for key, row in zip(rows, shown.to_pylist(), strict=True)],
+        suspects=[row | {"image": image_of[key]} for key, row in zip(places, shown.to_pylist(), strict=True)],
         total=len(suspects),
         sure=sum(suspects["sure"].to_pylist()),
-        rows=sum(fold.num_rows for fold in folds),
-        trainings=len(folds),
+        rows=len(rows.labels),
     )
 
 

@@ -170,6 +170,8 @@ def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
 
 def _check_shift(recipe: Recipe, *, side: int) -> None:
     """Raise `ValueError` if augmentation could shift an image completely out of view; `side` is in pixels."""
+    if recipe.training.kind == "probe":
+        return
     max_shift, source = recipe.training.augment.max_shift, recipe.data.source
     if max_shift >= side:
         raise ValueError(f"max_shift must be < {side}, the side of the images of {source}, got {max_shift}")

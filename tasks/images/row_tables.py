@@ -54,7 +54,7 @@ def find(sources: pd.DataFrame, split: str, rows: Sequence[int] | np.ndarray | p
 def table_of(uri: DatasetURI) -> pd.DataFrame | None:
     """Load the table of source files for a dataset, raw or prepared, whose predictions name files.
 
-    None if it was made of a download, or of a raw dataset that no longer exists; also for a fold of an audit.
+    None if it was made of a download, or of a raw dataset that no longer exists.
     """
     raw = raw_of(uri)
     return table(*raw) if raw else None
@@ -63,8 +63,6 @@ def table_of(uri: DatasetURI) -> pd.DataFrame | None:
 def raw_of(uri: DatasetURI) -> tuple[DatasetURI, Manifest] | None:
     """Return URI and manifest of the raw dataset of `uri`, which may be raw itself; None where `table_of` has none."""
     dataset = manifest.load(uri)
-    if "folds" in dataset.parameters:  # its test rows are of both splits, which an id alone does not tell
-        return None
     if "raw" not in dataset.parents:
         return uri, dataset
     raw = DatasetURI(dataset.parent("raw", of=uri))

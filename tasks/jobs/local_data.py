@@ -16,7 +16,6 @@ from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
 from tasks.jobs.spec import JobSpec
 from tasks.resources import machine, scaling
-from tasks.stages import Predict
 
 _MOST_THREADS = 16
 """Most rows to work on at once, each of which may hold a part of 64 MiB of pixels."""
@@ -88,7 +87,7 @@ class LocalData:
         """Return a row for each object, in the column `item`."""
         return LocalDataset({"item": [item]} for item in items)
 
-    def actor_pool(self, spec: JobSpec[Predict], *, most: int) -> JSON:
+    def actor_pool(self, spec: JobSpec[Any], *, most: int) -> JSON:
         """Return the options of `map` for at most so many workers `cls(stage=, threads=, sharing=, device=)`.
 
         On `cuda` each has a GPU to itself.

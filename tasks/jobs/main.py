@@ -18,7 +18,7 @@ from tasks.jobs import errors, events
 from tasks.jobs.deadline import deadline
 from tasks.jobs.events import ERROR
 from tasks.jobs.spec import JobSpec
-from tasks.stages import Ingest, Predict, Preprocess, Train
+from tasks.stages import Embed, Ingest, Predict, Preprocess, Train
 
 if TYPE_CHECKING:
     from tasks.jobs.local_data import LocalData
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _SPECS: dict[str, type[JobSpec[Any]]] = {
     "ingest": JobSpec[Ingest],
     "preprocess": JobSpec[Preprocess],
+    "embed": JobSpec[Embed],
     "train": JobSpec[Train],
     "predict": JobSpec[Predict],
 }

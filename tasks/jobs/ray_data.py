@@ -19,7 +19,6 @@ from tasks.jobs.spec import JobSpec
 from tasks.resources import scaling
 from tasks.resources.needs import Workers
 from tasks.resources.scaling import Scale
-from tasks.stages import Predict
 
 SLICES, EPOCH = "slices", "epoch"
 """Keys of a dataset's `DataContext`: what the next execution reads instead of all rows, and the value of `epoch`."""
@@ -100,7 +99,7 @@ class RayData(LocalData):
     def from_items(self, items: Sequence[object]) -> Dataset:
         return ray.data.from_items(list(items), override_num_blocks=len(items))
 
-    def actor_pool(self, spec: JobSpec[Predict], *, most: int) -> JSON:
+    def actor_pool(self, spec: JobSpec[Any], *, most: int) -> JSON:
         needs, scale = spec.needs, resolve_workers(spec, spec.needs.workers)
         shared = {"threads": scale.threads, "sharing": scale.per_node, "device": "cuda" if scale.use_gpu else "cpu"}
         options: JSON = {

@@ -10,12 +10,12 @@ from storage.statistics import EpochMetrics
 IMBALANCE = 3
 """Training rows of the largest class, as a multiple of the smallest one's, from which classes are unbalanced."""
 TrainingFields = JSON
-"""Fields of a recipe's group `training`."""
+"""Fields of a recipe's group `training`; a probe has no epochs: it is done at once, as after one of one."""
 
 
 def has_checkpoint(epoch: int, training: TrainingFields) -> bool:
     """Return whether `epoch` has a checkpoint; every `checkpoint_every`-th epoch has one, and the last."""
-    return bool(epoch % training["checkpoint_every"] == 0 or epoch == training["epochs"])
+    return bool(epoch % training.get("checkpoint_every", 1) == 0 or epoch == training["epochs"])
 
 
 def best_epoch(history: Sequence[EpochMetrics], training: TrainingFields) -> int:
@@ -30,9 +30,9 @@ def is_last(history: Sequence[EpochMetrics], training: TrainingFields) -> bool:
     It is stopped at a checkpoint `early_stop` epochs or more after the best epoch; 0: never. The first `freeze_epochs`
     do not count. Only the history decides, so that every rank, and a resumed run, stops at the same epoch.
     """
-    epoch = len(history)
-    if epoch == training["epochs"] or not (training["early_stop"] and epoch and has_checkpoint(epoch, training)):
-        return bool(epoch == training["epochs"])
+    epoch, epochs = len(history), training.get("epochs", 1)
+    if epoch == epochs or not (training.get("early_stop") and epoch and has_checkpoint(epoch, training)):
+        return bool(epoch == epochs)
     return bool(epoch - max(best_epoch(history, training), training["freeze_epochs"]) >= training["early_stop"])
 
 

@@ -74,10 +74,10 @@ class Trainer:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.model = move_model(model, precision=precision, device=device)
-        weights = choose_class_weights(recipe.training.class_weights, class_counts)
+        weights = choose_class_weights(recipe.finetuning.class_weights, class_counts)
         self.class_weights = torch.tensor(weights, device=device) if weights else None
-        self.transforms = RandomTransforms.of(recipe.training.augment, num_classes=len(model.spec.classes))
-        has_backbone = recipe.training.freeze_epochs > 0 or recipe.training.backbone_lr_scale != 1
+        self.transforms = RandomTransforms.of(recipe.finetuning.augment, num_classes=len(model.spec.classes))
+        has_backbone = recipe.finetuning.freeze_epochs > 0 or recipe.finetuning.backbone_lr_scale != 1
         backbone = weights_of_backbone(model.backbone) if has_backbone else []
         self._unfrozen = [weight for weight in backbone if weight.requires_grad]  # the model itself may freeze others
         self._is_frozen = False
@@ -91,23 +91,25 @@ class Trainer:
             class_weights=self.class_weights,
         )
         self.step = self._new_step()
-        self.local_batch_size = local_batch_size(recipe.training.batch_size, rank=self.rank, world_size=self.world_size)
+        self.local_batch_size = local_batch_size(
+            recipe.finetuning.batch_size, rank=self.rank, world_size=self.world_size
+        )
         num_rows = loader.num_train_rows()
         (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
         self.steps_per_epoch = int(steps)
         self.optimizer, self.scheduler = make_optimizer(
-            recipe.training.optimizer,
+            recipe.finetuning.optimizer,
             self.model,
-            total_steps=self.steps_per_epoch * recipe.training.epochs,
+            total_steps=self.steps_per_epoch * recipe.finetuning.epochs,
             backbone=backbone,
-            backbone_scale=recipe.training.backbone_lr_scale,
+            backbone_scale=recipe.finetuning.backbone_lr_scale,
         )
         # What fits a GPU's memory with gradients fits it without, unless a graph keeps the step's memory. On the CPU
         # the size decides the last digits of sums.
-        piece = math.ceil(self.local_batch_size / recipe.training.micro_batches)
+        piece = math.ceil(self.local_batch_size / recipe.finetuning.micro_batches)
         fitting = max(1, _VALIDATION_BYTES // math.prod(model.spec.image_shape))
         usual = piece if device.type == "cuda" else min(_VALIDATION_BATCH_SIZE, fitting)
-        self.validation_batch_size = recipe.training.validation_batch_size or usual
+        self.validation_batch_size = recipe.finetuning.validation_batch_size or usual
         self._data_wait_s = 0.0  # in this epoch so far
         self._ended_at: float | None = None  # end of the previous epoch, by `time.perf_counter`
 
@@ -126,7 +128,7 @@ class Trainer:
         began_at = time.perf_counter()
         checkpoint_wait_s = 0.0 if self._ended_at is None else began_at - self._ended_at
         self._data_wait_s = 0.0
-        if self._is_frozen != (epoch <= self.recipe.training.freeze_epochs):
+        if self._is_frozen != (epoch <= self.recipe.finetuning.freeze_epochs):
             self._toggle_backbone()
         train_loss, train_right, train_rows = self._train(epoch, on_step, on_batch)
         train_s = time.perf_counter() - began_at
@@ -139,7 +141,7 @@ class Trainer:
         seconds, train_s, data_wait_s, checkpoint_wait_s = self._reduced(
             "MAX", seconds, train_s, self._data_wait_s, checkpoint_wait_s
         )
-        rates, has_groups = self.scheduler.get_last_lr(), self.recipe.training.backbone_lr_scale != 1
+        rates, has_groups = self.scheduler.get_last_lr(), self.recipe.finetuning.backbone_lr_scale != 1
         return EpochMetrics(
             epoch=epoch,
             step=epoch * self.steps_per_epoch,
@@ -177,7 +179,7 @@ class Trainer:
         self.step.totals.zero_()
         steps, values = self.steps_per_epoch, list[float]()
         batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size, steps=steps)
-        augment, parts = self.recipe.training.augment, (self.recipe.training.seed, epoch)
+        augment, parts = self.recipe.finetuning.augment, (self.recipe.finetuning.seed, epoch)
         mirrors = augment.kind == "pixels" and augment.flip == "horizontal"  # images of files are mirrored on loading
         random_numbers = drawn(
             steps,

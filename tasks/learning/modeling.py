@@ -141,6 +141,25 @@ def last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d | None:
     return layers[-1] if layers else None
 
 
+def linear_head(model: Classifier) -> nn.Linear:
+    """Return the linear layer that a head ends in; raise `ValueError` if it ends in none, as a probe's must."""
+    head = head_of(model.backbone)
+    layer = list(model.backbone.get_submodule(head).modules())[-1]
+    if not isinstance(layer, nn.Linear) or layer.bias is None:
+        raise ValueError(
+            f"training=probe: the head {head!r} of model {model.spec.model} must end in a linear layer with a bias; "
+            "use training=finetune"
+        )
+    return layer
+
+
+def detach_last_layer(model: Classifier) -> None:
+    """Make the backbone of `model` return what `linear_head` was given, (N, dimensions)."""
+    layer = linear_head(model)
+    name = next(name for name, module in model.backbone.named_modules() if module is layer)
+    model.backbone.set_submodule(name, nn.Identity())
+
+
 def weights_of_backbone(model: nn.Module) -> list[nn.Parameter]:
     """Return the weights of `model` outside of its head, in its order; raises `ValueError` as `head_of` does."""
     head = head_of(model)

@@ -17,6 +17,7 @@ MAX_MEGAPIXELS = 64
 _SMALLEST = 4
 """Pixels per side of the smallest images."""
 _Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_ClassWeights = Literal["auto", "none", "balanced"]
 
 
 @group
@@ -61,9 +62,21 @@ class Split:
 
 
 @group
-class Training:
-    """How the weights are found: with `model`, decides checkpoints."""
+class Probe:
+    """Fit only the head, by logistic regression on embeddings: takes seconds. With `model`, decides checkpoints."""
 
+    kind: Literal["probe"] = "probe"
+    start: variants.Start = variants.Pretrained()
+    """Weights of the backbone, which stay as they are."""
+    class_weights: _ClassWeights = "auto"
+    """Weight of a row, as in a training of all layers."""
+
+
+@group
+class Training:
+    """How all weights are found, by gradient steps: with `model`, decides checkpoints."""
+
+    kind: Literal["finetune"] = "finetune"
     epochs: int = Field(ge=1, le=100_000)
     """Passes over the training rows."""
     batch_size: int = Field(default=128, ge=0, le=2**24)
@@ -81,7 +94,7 @@ class Training:
     """AdamW, or SGD with Nesterov's momentum."""
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
     """Share of each target spread evenly over all classes, in training only."""
-    class_weights: Literal["auto", "none", "balanced"] = "auto"
+    class_weights: _ClassWeights = "auto"
     """Weight of a row in the losses: 1 (none), or balanced: rows / (classes * rows of its class), so that every class
     counts alike, in training and in the choice of the best epoch; auto: balanced if a class has 3 times the training
     rows of another."""
@@ -162,7 +175,8 @@ class Recipe:
     split: Split = Split()
     model: Annotated[str, AfterValidator(models.canonical)]
     """Name of the model: a module of `tasks.learning.models`, `timm/NAME`, or `own(factory)`."""
-    training: Training
+    training: Annotated[Training | Probe, Field(discriminator="kind")]
+    """How the weights are found: finetune, by gradient steps for all layers; or probe, only a new head, in seconds."""
     gate: Gate = Gate()
     resources: Resources = Resources()
     origin: str | None = None
@@ -172,19 +186,20 @@ class Recipe:
     def __post_init__(self) -> None:
         check_name(self.name, field="name")
         models.check_known(self.model)
-        if (
-            self.training.freeze_epochs
-            and self.training.start.kind == "random"
-            and not user_code.is_reference(self.model)
-        ):
-            raise ValueError(
-                f"freeze_epochs must be 0 with start=random, whose backbone has learned nothing, got "
-                f"{self.training.freeze_epochs}; choose another start, or add --set freeze_epochs=0"
-            )
         if self.split.group != "none" and self.data.source != sources.USER_IMAGES:
             raise ValueError(
                 f"group must be none for source={self.data.source}, got {self.split.group!r}; only user "
                 "images have thumbnails to compare"
+            )
+        is_untrained = self.training.start.kind == "random" and not user_code.is_reference(self.model)
+        if self.training.kind == "probe":
+            if is_untrained:
+                raise ValueError("start must not be random with training=probe: such a backbone has learned nothing")
+            return
+        if self.training.freeze_epochs and is_untrained:
+            raise ValueError(
+                f"freeze_epochs must be 0 with start=random, whose backbone has learned nothing, got "
+                f"{self.training.freeze_epochs}; choose another start, or add --set freeze_epochs=0"
             )
         store, loader, augment = self.data.store, self.training.loader, self.training.augment
         if augment.kind != store:
@@ -200,6 +215,12 @@ class Recipe:
             }
             if missing := [name for name, is_met in needed.items() if not is_met]:
                 raise ValueError(f"step must be eager without {' and '.join(missing)}, got 'graph'")
+
+    @property
+    def finetuning(self) -> Training:
+        """How the weights are found by gradient steps; only for code that trains in this way."""
+        assert isinstance(self.training, Training)
+        return self.training
 
     def to_dict(self) -> JSON:
         """Convert to JSON-ready values, from which `from_dict` makes the recipe again."""

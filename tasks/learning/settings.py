@@ -72,14 +72,17 @@ def _change(values: JSON, name: str, value: object) -> None:
     kinds = list(map(str, _choices(setting.annotation)))
     if setting.chooses == (*setting.groups, name) and value not in kinds:
         raise ValueError(f"{name} must be one of {', '.join(kinds)}, got {value!r}")
-    if setting.chooses:
-        *groups, field = setting.chooses
-        group, known = _group(values, groups), _settings()
-        shared = {name: old for name, old in group[field].items() if name != "kind" and value in known[name].variants}
+    *groups, field = setting.chooses or ("",)
+    if field in (group := _group(values, groups)):  # a probe has no variants of augment
+        known = _settings()
+        shared = {name: old for name, old in group[field].items() if name in known and value in known[name].variants}
         group[field] = {"kind": value, **shared}
     if setting.chooses == (*setting.groups, name):
         return
-    group = _group(values, setting.groups)
+    try:
+        group = _group(values, setting.groups)
+    except KeyError:
+        raise ValueError(f"{name} needs training=finetune, got {value!r} with training=probe") from None
     if setting.variants and group["kind"] not in setting.variants:
         chooser = next(name for name, other in _settings().items() if other.chooses == setting.groups)
         needed = " or ".join(f"{chooser}={variant}" for variant in setting.variants)
@@ -136,7 +139,7 @@ def _parsed(settings: Iterable[str]) -> dict[str, str]:
 
 
 def _known(field: str) -> str:
-    *groups, name = field.replace("-", "_").split(".")
+    *groups, name = field.replace("-", "_").removesuffix(".kind").split(".")
     if name in _settings() and set(groups) <= set(_settings()[name].groups):
         return name
     meant = field_meant(name)
@@ -163,7 +166,7 @@ def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ())
         of_bases = [getattr(base, "__pydantic_fields__", {}).get(name) for base in group.__mro__]
         meaning = next((each.description for each in of_bases if each and each.description), "")
         if name == "start":
-            yield name, _Setting(groups, str, "random", meaning)
+            yield name, _Setting(groups, str, "random", meaning, variants)
             continue
         if not kinds and name not in _NOT_SETTINGS:
             default = "unset" if field.default is None else field.default
@@ -171,7 +174,7 @@ def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ())
             yield name, _Setting(groups, field.annotation, default, meaning, variants, _ALSO_CHOOSES.get(name, ()))
         elif tags and place not in _ALSO_CHOOSES.values():
             type_ = Literal[*(tag for tag in tags if tag != "own")]  # type: ignore[valid-type]
-            yield name, _Setting(groups, type_, field.default.kind, meaning, chooses=place)
+            yield name, _Setting(groups, type_, getattr(field.default, "kind", None), meaning, chooses=place)
         for kind in kinds:
             yield from _fields(kind, place, (kind.kind,) if tags else ())
 

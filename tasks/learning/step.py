@@ -34,7 +34,7 @@ class Step:
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
         """Loss, hits and rows since the totals were last set to zero."""
         module: nn.Module = self.parallel
-        if recipe.training.compile:
+        if recipe.finetuning.compile:
             module = cast(nn.Module, torch.compile(module, dynamic=False))
         self.forward = _Forward(module, precision, device)
         self._must_capture = recipe.resources.step == "graph"
@@ -50,14 +50,16 @@ class Step:
             _capture(self.forward, images, name=self.recipe.model)
             self._must_capture = False
         batch_loss = torch.zeros((), device=self.device)
-        pieces = list(zip(*(rows.chunk(self.recipe.training.micro_batches) for rows in (images, labels)), strict=True))
+        pieces = list(
+            zip(*(rows.chunk(self.recipe.finetuning.micro_batches) for rows in (images, labels)), strict=True)
+        )
         for number, (some, targets) in enumerate(pieces, start=1):
             model, waits = self.parallel, number < len(pieces)  # ranks exchange gradients with the last piece
             with model.no_sync() if waits and isinstance(model, DistributedDataParallel) else contextlib.nullcontext():
                 logits = self.forward(some)
                 summed = self._loss(logits.float(), targets)
                 # DDP averages over ranks: with this factor, every row of the global batch has the same weight.
-                (summed * (self.world_size / self.recipe.training.batch_size)).backward()
+                (summed * (self.world_size / self.recipe.finetuning.batch_size)).backward()
             batch_loss += summed.detach()
             self.totals[0] += summed.detach()
             classes = targets if targets.ndim == 1 else targets.argmax(1)  # of mixed labels, that of the largest share
@@ -71,7 +73,7 @@ class Step:
         Not `cross_entropy(weight=...)`, which gives what is smoothed of a row's label the weights of other classes: the
         lowest loss would be to predict a very rare class for every row.
         """
-        smoothing = self.recipe.training.label_smoothing
+        smoothing = self.recipe.finetuning.label_smoothing
         if self.class_weights is None:
             return cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
         losses = cross_entropy(logits, targets, label_smoothing=smoothing, reduction="none")
@@ -83,7 +85,7 @@ class Step:
         # order depends on a gradient's place in its bucket, and DDP rebuilds its buckets after a process's first
         # backward pass, unless it looks for unused parameters, which costs one pass through the graph per step.
         is_fixed = self.device.type == "cpu" and self.precision == "fp32" and self.world_size > 2
-        is_static = self.recipe.training.micro_batches == 1  # every backward pass exchanges gradients
+        is_static = self.recipe.finetuning.micro_batches == 1  # every backward pass exchanges gradients
         # Else DDP waits for gradients of weights that never get one. On three and more CPUs in bf16 that would change
         # the last bits.
         finds_unused = not is_static and (self.device.type == "cuda" or self.world_size == 2)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from storage import manifest
-from storage.manifest import JSON
-from storage.statistics import EpochMetrics
+from storage.kinds import CHECKPOINT, PREPARED
+from storage.manifest import JSON, Manifest
+from storage.statistics import EpochMetrics, ModelSpec
 from storage.uri import URI, CheckpointURI, FilesURI
-from tasks.learning import checkpoint
+from tasks.learning import checkpoint, images, pretrained
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, WrongResume
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier
@@ -28,6 +29,27 @@ _TENSOR, _ITEMS = "tensor", "items"
 
 _FIRST_ROWS = 5000
 """Most rows from which a model is initialised, as in airbench94."""
+
+
+def model_of(model: str, prepared: Manifest, *, initial: CheckpointURI | None, weights: FilesURI | None) -> ModelSpec:
+    """Return the spec of `model` for images such as those in `prepared`.
+
+    It normalizes them as those that the initial weights, if any, were trained on.
+    """
+    metadata = prepared.columns["metadata"]
+    shape = images.shape_of(metadata)
+    measured = prepared.statistics_of(PREPARED)
+    mean, std = measured.mean, measured.std
+    if weights:
+        mean, std = pretrained.normalization(model) or (mean, std)
+    elif initial:
+        before = manifest.load(initial).statistics_of(CHECKPOINT).model
+        mean, std = before.mean, before.std
+    # For another number of channels, each gets the mean of all.
+    mean, std = (
+        tuple(values) if len(values) == shape[2] else (sum(values) / len(values),) * shape[2] for values in (mean, std)
+    )
+    return ModelSpec(model=model, image_shape=shape, classes=images.classes_of(metadata), mean=mean, std=std)
 
 
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields: JSON) -> Callable[[URI], None]:

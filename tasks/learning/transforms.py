@@ -26,7 +26,7 @@ class Transform:
 
     def __call__(self, table: pa.Table, *, epoch: int | None) -> pa.Table:
         """Return ids, pixels (fixed-size binary, uint8 HWC) and labels; `epoch` None: decode and resize only."""
-        augment = self.recipe.training.augment
+        augment = self.recipe.finetuning.augment
         assert isinstance(augment, FileAugment)
         is_plain = augment.crop_scale == 1 and augment.flip == "none" and augment.color_jitter == 0
         if epoch is None or is_plain:
@@ -36,7 +36,7 @@ class Transform:
             pixels = np.empty((len(ids), *self.image_shape), np.uint8)
             for number, (content, id_) in enumerate(zip(contents, ids, strict=True)):
                 pixels[number] = self._augmented(
-                    content, augment, np.random.default_rng((self.recipe.training.seed, epoch, id_))
+                    content, augment, np.random.default_rng((self.recipe.finetuning.seed, epoch, id_))
                 )
         return images.to_table(table["id"].to_numpy(), pixels, table["label"].to_numpy(), classes=())
 

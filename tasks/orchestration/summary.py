@@ -103,7 +103,7 @@ def summarize_audit(
     request: AuditRequest, suspects: Sequence[dict[str, Any]], stages: Sequence[Step]
 ) -> dict[str, Any]:
     """Build a JSON document with the URIs, the number of images, the suspects, worst first, and the stages."""
-    uris = {"raw": request.plan.preprocess.raw, "predictions": list(request.audit.predictions)}
+    uris = {"raw": request.plan.preprocess.raw, "embeddings": request.audit.embeddings}
     return {
         "uris": uris | {"audit": request.audit.target},
         "rows": manifest.load(request.audit.target).statistics_of(AUDIT).rows,

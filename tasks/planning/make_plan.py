@@ -16,7 +16,7 @@ from tasks.planning.plan import Plan
 from tasks.promotion import gate
 from tasks.resources import machine
 from tasks.resources.needs import Limits, Workers
-from tasks.stages import Download, Evaluate, Predict, Preprocess, Stage, Train
+from tasks.stages import Download, Embed, Evaluate, Predict, Preprocess, Stage, Train
 
 
 def make_plan(
@@ -109,14 +109,21 @@ def _plan(
         shape, classes = images_of(ingest, raw)
         start = warm_start.initial_checkpoint(root, registered_model, train, image_shape=shape, classes=classes)
         train = train.model_copy(update={"start": start})
+    embed = None
+    if data.recipe.training.kind == "probe":
+        embed = Embed(prepared=preprocess.target, model=data.recipe.model, start=train.start)
+        train = train.model_copy(update={"embeddings": embed.target})
     predict = Predict(checkpoint=train.target, dataset=preprocess.target, split="test")
     plan = Plan(
         root=root,
         data=data.place,
         download=download if download and is_needed(download.target, child=raw) else None,
-        weights=stored if stored and is_needed(stored.target, child=train.target) else None,
+        weights=stored
+        if stored and any(is_needed(stored.target, child=stage.target) for stage in (embed, train) if stage)
+        else None,
         ingest=ingest,
         preprocess=preprocess,
+        embed=embed,
         train=train,
         predict=predict,
         evaluate=Evaluate(predictions=predict.target),
@@ -127,7 +134,7 @@ def _plan(
         needs_ray=False,
         limits=limits,
     )
-    on_ray: list[Stage[Any]] = [preprocess, train, predict, *plan.of_rival[:1]]
+    on_ray: list[Stage[Any]] = [preprocess, *filter(None, [embed]), train, predict, *plan.of_rival[:1]]
     if ingest and data.user_images and data.user_images.is_large:
         on_ray.append(ingest)
     is_missing = any(not manifest.is_committed(stage.target) for stage in on_ray)

@@ -69,7 +69,11 @@ def check_training(plan: Plan) -> None:
     """Raise `ValueError` for what would end the training after minutes, but can be known now."""
     if manifest.is_committed(plan.train.target):
         return
-    workers, most, batch_size = plan.train.workers or 0, _num_train_rows(plan), plan.recipe.training.batch_size
+    training = plan.recipe.training
+    if training.kind == "probe":
+        check_start(plan)
+        return
+    workers, most, batch_size = plan.train.workers or 0, _num_train_rows(plan), training.batch_size
     batch_size = batch_size if most is None else choose_batch_size(batch_size, most)
     if 0 < batch_size < workers:  # else a worker gets no row of a batch
         raise ValueError(
@@ -82,7 +86,7 @@ def check_training(plan: Plan) -> None:
             "smaller --set batch_size"
         )
     is_local = plan.train.workers == 0 or not os.environ.get("RAY_ADDRESS")
-    if plan.recipe.training.compile and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
+    if training.compile and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
         devices.check_compiler(where="this machine")
     check_start(plan)
 
@@ -164,7 +168,7 @@ def _try(plan: Plan, *, rows: int) -> int:
 
 
 def _build(plan: Plan) -> "Classifier":
-    from tasks.learning.modeling import Classifier, head_of
+    from tasks.learning.modeling import Classifier, head_of, linear_head
 
     shape, names = images_of(plan.ingest, plan.preprocess.raw)
     assert shape is not None
@@ -177,6 +181,8 @@ def _build(plan: Plan) -> "Classifier":
     with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors():
         model = Classifier(spec, pretrained=plan.train.initial is None and plan.train.weights is None)
     training = plan.recipe.training
-    if training.freeze_epochs or training.backbone_lr_scale != 1 or training.start.kind == "pretrained":
+    if training.kind == "probe":
+        linear_head(model)
+    elif training.freeze_epochs or training.backbone_lr_scale != 1 or training.start.kind == "pretrained":
         head_of(model.backbone)
     return model

@@ -11,7 +11,7 @@ from storage.uri import URI, CheckpointURI, Root
 from tasks.learning import recipes
 from tasks.learning.recipes import Recipe
 from tasks.resources.needs import Limits, Needs, needs_of
-from tasks.stages import Download, Evaluate, Ingest, Predict, Preprocess, Stage, Train
+from tasks.stages import Download, Embed, Evaluate, Ingest, Predict, Preprocess, Stage, Train
 
 
 class Plan(BaseModel):
@@ -29,6 +29,8 @@ class Plan(BaseModel):
     ingest: Ingest | None
     """None for an existing raw dataset."""
     preprocess: Preprocess
+    embed: Embed | None
+    """None but for a probe."""
     train: Train
     predict: Predict
     evaluate: Evaluate
@@ -48,7 +50,12 @@ class Plan(BaseModel):
         """Return the plan as lines of Python: after the first, each runs one task, as the flow does."""
         recipe, changes = f"recipes.load({self.recipe.origin or self.recipe.name!r})", recipes.changes(self.recipe)
         recipe = f"recipes.override({recipe}, {changes})" if changes else recipe
-        scale = {"start": self.train.start, "workers": self.train.workers, "cores": self.train.cores}
+        scale = {
+            "start": self.train.start,
+            "embeddings": self.train.embeddings,
+            "workers": self.train.workers,
+            "cores": self.train.cores,
+        }
         given = "".join(f", {name}={value!r}" for name, value in scale.items() if value is not None)
         lines = [f"recipe, runner = {recipe}, InProcessRunner()"]
         lines += [f"download.fn({self.weights!r})"] if self.weights else []
@@ -61,6 +68,11 @@ class Plan(BaseModel):
             [
                 *lines,
                 f"preprocess.fn({_typed(self.preprocess.raw)}, recipe.split, runner{elsewhere})",
+                *(
+                    [f"embed.fn({_typed(self.embed.prepared)}, recipe.model, runner, start={self.embed.start!r})"]
+                    if self.embed
+                    else []
+                ),
                 f"train.fn({_typed(self.train.prepared)}, recipe, runner{given})",
                 f"predict.fn({_typed(self.predict.checkpoint)}, {_typed(self.predict.dataset)}, runner, split='test')",
                 f"evaluate.fn({_typed(self.evaluate.predictions)})",
@@ -85,8 +97,8 @@ class Plan(BaseModel):
     @property
     def stages(self) -> list[Stage[Any]]:
         """All stages of the run but the report, whose URI needs the decision."""
-        chain = [self.download, self.weights, self.ingest, self.preprocess, self.train, self.predict, self.evaluate]
-        return [stage for stage in chain if stage is not None]
+        before = [self.download, self.weights, self.ingest, self.preprocess, self.embed]
+        return [*(stage for stage in before if stage), self.train, self.predict, self.evaluate]
 
     @property
     def of_rival(self) -> list[Stage[Any]]:

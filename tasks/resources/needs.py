@@ -47,7 +47,7 @@ def needs_of(recipe: Recipe, workers: Workers = None) -> Needs:
     return Needs(
         accelerator_type=recipe.resources.accelerator_type,
         cpus=recipe.resources.cpus_per_worker,
-        batch_size=recipe.training.batch_size,
+        batch_size=recipe.training.batch_size if recipe.training.kind == "finetune" else None,
         device=recipe.resources.device,
         workers=workers,
     )

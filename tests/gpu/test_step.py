@@ -64,11 +64,11 @@ def new_trainer(device: torch.device, *, num_rows: int, **changes: Any) -> Train
     """
     usual: dict[str, Any] = {"precision": "fp32", "epochs": 2, "device": device.type}
     recipe = recipes.override(recipes.load("cifar10-resnet18"), usual | changes)
-    set_arithmetic(recipe.training.precision, device)
+    set_arithmetic(recipe.finetuning.precision, device)
     model = classifier(recipe.model)
     loader = ResidentLoader(rows(num_rows), rows(num_rows // 2, seed=1), seed=0, rank=0, device=device)
-    seed_everything(recipe.training.seed)
-    precision = recipe.training.precision
+    seed_everything(recipe.finetuning.seed)
+    precision = recipe.finetuning.precision
     return Trainer(recipe, model, loader, precision=precision, device=device, class_counts=range(1, 11))
 
 
@@ -176,7 +176,7 @@ def test_model_that_waits_for_the_gpu_is_refused_a_graph(gpu: torch.device) -> N
 def _curve(trainer: Trainer) -> Tensor:
     """Validation loss after each epoch."""
     return torch.tensor(
-        [trainer.run_epoch(epoch).validation_loss for epoch in range(1, trainer.recipe.training.epochs + 1)]
+        [trainer.run_epoch(epoch).validation_loss for epoch in range(1, trainer.recipe.finetuning.epochs + 1)]
     )
 
 

@@ -104,33 +104,3 @@ def test_class_without_training_rows_is_refused_by_name(checked: pd.DataFrame) -
     left = placed(checked[(checked["label"] != 2) | (checked["source"] == "test")])
     with pytest.raises(ValueError, match="no usable training rows of class two"):
         checks.check_complete(left, ("zero", "one", "two", "three"))
-
-
-class TestFolds:
-    def test_every_usable_row_is_in_one_fold_and_with_the_others_it_is_trained_on(self, checked: pd.DataFrame) -> None:
-        usable = checked[checked["reason"] == ""]
-        key, tested = ["source", "row"], list[tuple[str, int]]()
-        for number in range(4):
-            assigned = assign_splits(checked, split_seed=0, validation_fraction=0.1, fold=(number, 4))
-            pd.testing.assert_frame_equal(
-                assigned[key].sort_values(key, ignore_index=True), usable[key].sort_values(key, ignore_index=True)
-            )
-            test = assigned[assigned["split"] == "test"]
-            assert test["source"].tolist() == sorted(test["source"], reverse=True), "first those of train"
-            assert 0.15 * len(usable) < len(test) < 0.35 * len(usable)
-            tested += test[key].itertuples(index=False, name=None)
-        assert len(set(tested)) == len(tested) == len(usable)
-
-    def test_row_keeps_its_fold_when_others_are_added_moved_and_relabelled(self, checked: pd.DataFrame) -> None:
-        def fold_of(rows: pd.DataFrame) -> set[int]:
-            assigned = assign_splits(rows, split_seed=0, validation_fraction=0.1, fold=(1, 5))
-            test = assigned[assigned["split"] == "test"][["source", "id"]].merge(rows, on=["source", "id"])
-            return {int(digest) for digest in test["digest"]}
-
-        more = of_images([f"new {number}" for number in range(300)], [0, 1, 2] * 100)
-        others = {int(digest) for digest in more["digest"]}
-        now = pd.concat([more.assign(id=range(5000, 5300)), checked.assign(label=3 - checked["label"])])
-        before = fold_of(checked)
-        assert fold_of(now.reset_index(drop=True)) - others == before
-        moved = checked.assign(source=np.where(checked["row"] % 7 == 0, "train", checked["source"]))
-        assert fold_of(moved.assign(id=range(len(moved)))) == before

@@ -64,12 +64,12 @@ def resume(rank: int, folder: str, world_size: int, settings: dict[str, Any], af
         if isinstance(module, torch.nn.Dropout):
             module.register_forward_hook(lambda module, inputs, output: dropped.append(output == 0))
     history = list[EpochMetrics]()
-    for epoch in range(1, recipe.training.epochs + 1):
+    for epoch in range(1, recipe.finetuning.epochs + 1):
         history.append(whole.run_epoch(epoch))  # ends after every rank has met, and so after a checkpoint was written
         if rank == 0 and epoch == after:
             training.save(whole, history, checkpoint)
     training.resume(resumed, checkpoint)
-    for epoch in range(after + 1, recipe.training.epochs + 1):
+    for epoch in range(after + 1, recipe.finetuning.epochs + 1):
         resumed.run_epoch(epoch)
     tensors: dict[str, Any] = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
     tensors["dropped"] = dropped[0] if dropped else torch.empty(0)

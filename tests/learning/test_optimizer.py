@@ -52,7 +52,7 @@ def file(tmp_path: Path) -> Path:
 
 def own(file: Path, function: str = "recipe") -> Own:
     """The optimizer of the recipe `function` in `file`."""
-    optimizer = recipes.load(f"{file}:{function}").training.optimizer
+    optimizer = recipes.load(f"{file}:{function}").finetuning.optimizer
     assert isinstance(optimizer, Own)
     return optimizer
 

@@ -123,13 +123,13 @@ def test_settings_are_converted_to_the_types_of_their_fields(
 def test_another_variant_keeps_the_fields_that_it_shares(settings: list[str]) -> None:
     recipe = recipes.load("cifar10-resnet18")
     changed = recipes.override(recipe, settings)
-    assert changed.training.optimizer == SGD(learning_rate=4e-3, weight_decay=5e-2, momentum=0.8)
+    assert changed.finetuning.optimizer == SGD(learning_rate=4e-3, weight_decay=5e-2, momentum=0.8)
     assert recipes.changes(changed) == {"optimizer": "sgd", "momentum": 0.8}
 
 
 def test_images_stored_as_files_have_an_augmentation_of_their_own() -> None:
     recipe = recipes.override(recipes.load("images-resnet18"), ["crop_scale=0.3", "store=files"])
-    assert recipe.training.augment == FileAugment(max_shift=4, crop_scale=0.3)
+    assert recipe.finetuning.augment == FileAugment(max_shift=4, crop_scale=0.3)
     assert recipes.override(recipe, {"store": "pixels"}) == recipes.load("images-resnet18")
     with pytest.raises(ValueError, match=r"augment must be FileAugment\(...\) with store=files, got PixelAugment"):
         dataclasses.replace(recipe, training=Training(epochs=1))
@@ -147,7 +147,7 @@ def test_every_recipe_is_named_as_it_is_called_and_survives_json_and_its_changes
     [
         ({"nosuch": 1}, "nosuch: Unexpected"),
         ({"model": None}, "model must be a val"),
-        ({"training": {}}, "epochs: F"),
+        ({"training": {"kind": "finetune"}}, "epochs: F"),
     ],
 )
 def test_field_that_is_unknown_or_missing_is_named_in_one_line(

@@ -71,9 +71,9 @@ def trainer(
     class_counts: Sequence[int] = COUNTS,
 ) -> Trainer:
     """A run that is about to begin its first epoch, the same for the same arguments; MNIST's mean and deviation."""
-    seed_everything(recipe.training.seed)
+    seed_everything(recipe.finetuning.seed)
     spec = ModelSpec(model=recipe.model, image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
-    loader = ResidentLoader(train, validation, seed=recipe.training.seed, rank=rank, device=CPU)
+    loader = ResidentLoader(train, validation, seed=recipe.finetuning.seed, rank=rank, device=CPU)
     return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU, class_counts=class_counts)
 
 

@@ -17,7 +17,7 @@ from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.resources import machine
 from tasks.resources.needs import Limits
-from tasks.stages import Download, Ingest, Predict, Preprocess, Train
+from tasks.stages import Download, Embed, Ingest, Predict, Preprocess, Train
 from tests import committed
 
 STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]
@@ -108,7 +108,7 @@ class TestURIs:
 
     def test_every_field_of_a_recipe_is_tried(self) -> None:
         tried = {setting.split()[-1].partition("=")[0] for setting in SETTINGS}
-        for_files = {"store", "crop_scale", "color_jitter", "group"}  # tests/images/test_user_images.py
+        for_files = {"store", "crop_scale", "color_jitter", "group", "training"}  # tests/images/test_user_images.py
         assert set(recipes.names()) - tried == for_files
 
     @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(
 def test_a_default_changes_only_with_the_version_of_the_stages_whose_names_leave_it_out() -> None:
     # Otherwise a run would find a result of the old default under its name. Increase `version` in storage/kinds.py,
     # then take the new values into defaults.json; a new field only needs its line there.
-    schemas = [stage.model_json_schema() for stage in (Download, Ingest, Preprocess, Train, Predict)]
+    schemas = [stage.model_json_schema() for stage in (Download, Ingest, Preprocess, Embed, Train, Predict)]
     tables = [schema for outer in schemas for schema in (outer, *outer.get("$defs", {}).values())]
     defaults = {
         f"{schema['title']}.{name}": field["default"]

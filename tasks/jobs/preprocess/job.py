@@ -67,8 +67,7 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
         assert alike is not None, "the plan checks that there are thumbnails"
         checked = near_duplicates.keep_together(checked, pairs)
     split = {name: getattr(stage.split, name) for name in ("split_seed", "validation_fraction")}
-    fold = None if stage.fold is None or stage.folds is None else (stage.fold, stage.folds)
-    placed = assign_splits(checked, **split, fold=fold)
+    placed = assign_splits(checked, **split)
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
     parts = _shuffle_and_write(stage, raw, placed, columns, data)
@@ -78,7 +77,6 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         entries.append(tables.write_part(stage.target, table, split="quarantine", index=0))
-    in_fold = placed.loc[placed["split"] == "test", "source"]
     mean, std = _mean_and_std(parts, shape)
     prepared = commits.commit(
         stage.target,
@@ -94,7 +92,6 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
             quarantined=dict(Counter(quarantined["reason"])),
             quarantined_files=tuple(checks.name_quarantined_files(quarantined)[:_FILES_SHOWN]),
             split=SplitRule(**split, group=group, store=store),
-            fold_rows_of_train=int((in_fold == "train").sum()) if fold else None,
             test_rows_in_train=in_train,
             images_in_two_classes=in_two_classes,
             near_duplicates=alike,
@@ -103,13 +100,11 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
         ),
     )
     for problem in find_data_problems(raw, prepared):
-        if not (problem.is_minor or problem.is_listed or fold):
+        if not (problem.is_minor or problem.is_listed):
             events.write_line(f"WARNING: {problem}")
 
 
-def assign_splits(
-    checked: pd.DataFrame, *, split_seed: int, validation_fraction: float, fold: tuple[int, int] | None = None
-) -> pd.DataFrame:
+def assign_splits(checked: pd.DataFrame, *, split_seed: int, validation_fraction: float) -> pd.DataFrame:
     """Assign each usable row to a split and position, by the seed and its content alone, not by the input's order.
 
     A training row becomes validation if the key of its image, drawn with `split_seed`, is below `validation_fraction`.
@@ -117,16 +112,10 @@ def assign_splits(
     treats classes that are too small for this rule. Training and validation rows are shuffled over the whole split;
     test rows are in the order of their ids.
 
-    With `fold`, a number and how many there are, test rows are those of this fold of all rows, whatever their source:
-    first those of train, then those of test. The content of an image decides its fold.
-
     The result has the columns source, row, id, label, split and position (in the split).
     """
     good = checked.loc[checked["reason"] == "", ["source", "row", "id", "label", "digest"]]
     is_test = good["source"] == "test"
-    if fold:
-        keys = random_keys(random_keys(good["digest"].to_numpy(np.int64), seed=split_seed), seed=split_seed)
-        is_test = pd.Series(keys % np.uint64(fold[1]) == fold[0], index=good.index)
     train = _in_order(good[~is_test])
     key = random_keys(train["digest"].to_numpy(np.int64), seed=split_seed)
     copy = train.groupby(key).cumcount().to_numpy(np.uint64)  # keeps equal images from lying side by side

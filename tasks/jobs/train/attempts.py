@@ -127,7 +127,7 @@ def commit(
             history=final.history,
             model=best.model,
             temperature=best.model.temperature,
-            stopped_early=final.epoch < final.recipe["training"]["epochs"],
+            stopped_early=final.epoch < final.recipe["training"].get("epochs", 1),
             resolved=final.resolved,
             recipe=final.recipe,
             split=split,

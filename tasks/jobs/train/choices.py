@@ -43,12 +43,12 @@ def choose_loader(stage: Train, prepared: Manifest, *, workers: int) -> str:
     store = images.store_of(prepared.columns["metadata"])
     if stage.recipe.data.store != store:
         raise ValueError(f"store must be {store}, as in {stage.prepared}, got {stage.recipe.data.store!r}")
-    loader = stage.recipe.training.loader
+    loader = stage.recipe.finetuning.loader
     if loader == "auto":
         num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
         loader = "resident" if num_bytes <= _RESIDENT_BYTES else "streaming"
         loader = "ray-data" if dataset_parts.is_encoded(prepared) else loader
-    batch_size, rows = resolved(stage.recipe, prepared).training.batch_size, prepared.num_rows("train")
+    batch_size, rows = resolved(stage.recipe, prepared).finetuning.batch_size, prepared.num_rows("train")
     rows -= rows % workers if loader == "dataloader" else 0  # its sampler gives every rank the same number of rows
     if not workers <= batch_size <= rows:
         raise ValueError(
@@ -66,5 +66,5 @@ def choose_loader(stage: Train, prepared: Manifest, *, workers: int) -> str:
 
 def resolved(recipe: Recipe, prepared: Manifest) -> Recipe:
     """Return `recipe` with the batch size that it chooses for the training rows of `prepared`."""
-    batch_size = choose_batch_size(recipe.training.batch_size, prepared.num_rows("train"))
-    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, batch_size=batch_size))
+    batch_size = choose_batch_size(recipe.finetuning.batch_size, prepared.num_rows("train"))
+    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.finetuning, batch_size=batch_size))

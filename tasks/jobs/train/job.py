@@ -15,6 +15,7 @@ from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.choices import Assignment
 from tasks.learning.checkpoint import WrongResume
+from tasks.resources import scaling
 from tasks.resources.scaling import Scale
 from tasks.stages import Train
 
@@ -35,6 +36,15 @@ def run(spec: JobSpec[Train], data: LocalData) -> None:
     """
     started, stage = time.monotonic(), spec.stage
     prepared = manifest.load(stage.prepared)
+    if stage.embeddings:
+        with gc_paused():
+            from tasks.jobs.train import probe_job  # imports torch
+
+        probe_job.train(
+            stage, prepared, attempts.new_attempt(stage.scratch), threads=spec.threads or scaling.cores_here()
+        )
+        attempts.finish(stage, prepared, started=started, loader="embeddings")
+        return
     scale = _scale(spec) if data.is_ray else None
     loader = choices.choose_loader(stage, prepared, workers=scale.workers if scale else 1)
     attempt = attempts.new_attempt(stage.scratch)

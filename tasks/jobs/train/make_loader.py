@@ -64,7 +64,7 @@ class RankContext:
 def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, context: RankContext) -> Loader:
     """Make the loader of one rank, with its batches on its device, for the dataset at `uri` described by `prepared`."""
     shape, rank, world_size = images.shape_of(prepared.columns["metadata"]), context.rank, context.world_size
-    seed, splits = recipe.training.seed, {split: prepared.split(split) for split in ("train", "validation")}
+    seed, splits = recipe.finetuning.seed, {split: prepared.split(split) for split in ("train", "validation")}
 
     def held(some: Sequence[Slice]) -> Batch:
         blocks = _blocks(dataset_parts.read_ahead(uri, some), shape, context.beat)
@@ -81,7 +81,7 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, context: Ra
         )
     train, validation = (
         dataset_parts.shard(splits[split], rank=rank, world_size=world_size, batch_size=batch_size)
-        for split, batch_size in (("train", recipe.training.batch_size), ("validation", None))
+        for split, batch_size in (("train", recipe.finetuning.batch_size), ("validation", None))
     )
     if context.loader == "resident":
         return ResidentLoader(held(train), held(validation), seed=seed, rank=rank, device=context.device)

@@ -12,10 +12,10 @@ import torch.distributed as dist
 
 from storage import files, manifest, process
 from storage.failpoints import failpoint
-from storage.kinds import CHECKPOINT, PREPARED
+from storage.kinds import PREPARED
 from storage.manifest import JSON, Manifest
 from storage.process import gc_paused
-from storage.statistics import EpochMetrics, ModelSpec, Resolved
+from storage.statistics import EpochMetrics, Resolved
 from storage.terminal import count
 from storage.uri import URI
 from tasks.jobs import events
@@ -23,12 +23,11 @@ from tasks.jobs.events import EPOCHS
 from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
-from tasks.learning import checkpoint, hardware, images, pretrained, training_state, user_code
+from tasks.learning import checkpoint, hardware, training_state, user_code
 from tasks.learning.epoch_metrics import TrainingFields, best_epoch, has_checkpoint, is_last
 from tasks.learning.loaders import to_device
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision, set_arithmetic
-from tasks.learning.recipes import Recipe
 from tasks.learning.step import keep_compiled_code
 from tasks.resources import devices, machine, scaling
 from tasks.stages import Train
@@ -47,16 +46,19 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
     torch.set_num_threads(threads)
     if kind == "cpu":
         process.keep_memory()
-    seed_everything(recipe.training.seed)
-    if recipe.training.compile:
+    seed_everything(recipe.finetuning.seed)
+    if recipe.finetuning.compile:
         keep_compiled_code()
         if kind == "cpu":
             devices.check_compiler(where=f"node {platform.node()}")
     loader = make_loader(recipe, stage.prepared, prepared, context)
     with gc_paused():  # most models import torchvision
         is_random = stage.initial is None and stage.weights is None
-        model = Classifier(_model_of(stage, recipe, prepared), pretrained=is_random)
-    every = _gathered(resolve_precision(recipe.training.precision, context.device, model), context.world_size)
+        model = Classifier(
+            training_state.model_of(recipe.model, prepared, initial=stage.initial, weights=stage.weights),
+            pretrained=is_random,
+        )
+    every = _gathered(resolve_precision(recipe.finetuning.precision, context.device, model), context.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, context.device)
     if is_random:
@@ -74,7 +76,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
         class_counts=[prepared.statistics_of(PREPARED).class_counts["train"][name] for name in model.spec.classes],
     )
     resolved = Resolved(
-        batch_size=recipe.training.batch_size,
+        batch_size=recipe.finetuning.batch_size,
         class_weights="balanced" if trainer.class_weights is not None else "none",
         device=kind,
         precision=precision,
@@ -96,14 +98,14 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
         failpoint("step", f"epoch {len(history) + 1}")
 
     def on_step(step: int, steps: int, loss: float) -> None:
-        epoch, epochs = len(history) + 1, recipe.training.epochs
+        epoch, epochs = len(history) + 1, recipe.finetuning.epochs
         if rank == 0:
             what, share = f"epoch {epoch}/{epochs}, steps", (epoch - 1 + step / steps) / epochs
             events.progress(what, step, steps, f"loss {loss:.3f}", fraction=share, epoch=epoch)
 
     with ThreadPoolExecutor(1) as writer:
         checkpoints = Checkpoints(attempt, context.report, writer)
-        while not is_last(history, vars(recipe.training)):
+        while not is_last(history, vars(recipe.finetuning)):
             # Another run may have committed the target; rank 0 looks.
             if _gathered(rank == 0 and manifest.is_committed(stage.target), trainer.world_size)[0]:
                 break
@@ -127,7 +129,7 @@ def train_here(spec: JobSpec[Train], prepared: Manifest, attempt: URI, *, loader
         device=device,
         threads=scaling.threads_here(spec.threads or scaling.cores_here(), sharing=1),
         prepare=lambda batches: (to_device(device, batch) for batch in batches),
-        report=functools.partial(_keep_newest_and_best, training=vars(spec.stage.recipe.training)),
+        report=functools.partial(_keep_newest_and_best, training=vars(spec.stage.recipe.finetuning)),
         loader=loader,
     )
     with user_code.wrap_user_errors():
@@ -181,7 +183,7 @@ def _resume(scratch: URI, trainer: Trainer, fields: JSON, *, trained_on: str) ->
                 f"the result ({'; '.join(meta.hardware)}, now {'; '.join(now)})"
             )
         note = f"done before, resuming from its checkpoint; best so far: epoch {meta.best_epoch}"
-        events.progress(EPOCHS, len(history), trainer.recipe.training.epochs, note)
+        events.progress(EPOCHS, len(history), trainer.recipe.finetuning.epochs, note)
     return history
 
 
@@ -200,7 +202,7 @@ class Checkpoints:
         First waits for the previous one, and raises its error.
         """
         epoch = history[-1].epoch
-        if has_checkpoint(epoch, vars(trainer.recipe.training)):
+        if has_checkpoint(epoch, vars(trainer.recipe.finetuning)):
             self.finish()
             self._history = list(history)
             if trainer.rank == 0:
@@ -223,9 +225,9 @@ class Checkpoints:
 
 def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     """Report the latest epoch: its metrics, and whether it is the best so far."""
-    metrics, training, epochs = history[-1], vars(trainer.recipe.training), trainer.recipe.training.epochs
+    metrics, training, epochs = history[-1], vars(trainer.recipe.finetuning), trainer.recipe.finetuning.epochs
     best = best_epoch(history, training)
-    num_images = trainer.steps_per_epoch * trainer.recipe.training.batch_size
+    num_images = trainer.steps_per_epoch * trainer.recipe.finetuning.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
     waits = f"waited {metrics.data_wait_s:.1f} s for data, {metrics.checkpoint_wait_s:.1f} s for checkpoints"
     note = (
@@ -238,23 +240,3 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     if is_last(history, training) and metrics.epoch < epochs:
         why = f"stopped after epoch {metrics.epoch} of {epochs}: no lower validation loss since epoch {best}"
         events.progress(EPOCHS, metrics.epoch, epochs, why, fraction=1.0, epoch=metrics.epoch)
-
-
-def _model_of(stage: Train, recipe: Recipe, prepared: Manifest) -> ModelSpec:
-    """Return the spec of the model for images such as those in `prepared`.
-
-    It normalizes them as those that the initial weights, if any, were trained on.
-    """
-    metadata, normalized = prepared.columns["metadata"], prepared.statistics_of(PREPARED)
-    shape = images.shape_of(metadata)
-    mean, std = normalized.mean, normalized.std
-    if recipe.training.start.kind in ("pretrained", "file"):
-        mean, std = pretrained.normalization(recipe.model) or (mean, std)
-    elif stage.initial:
-        before = manifest.load(stage.initial).statistics_of(CHECKPOINT).model
-        mean, std = before.mean, before.std
-    # For another number of channels, each gets the mean of all.
-    mean, std = (
-        tuple(values) if len(values) == shape[2] else (sum(values) / len(values),) * shape[2] for values in (mean, std)
-    )
-    return ModelSpec(model=recipe.model, image_shape=shape, classes=images.classes_of(metadata), mean=mean, std=std)

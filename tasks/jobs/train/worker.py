@@ -75,7 +75,7 @@ def _train(config: Assignment, *, beat: Callable[[], None]) -> None:
         device=get_device() if scale.use_gpu else torch.device("cpu"),  # that `check_gpu` has tried out
         threads=scaling.threads_here(scale.threads, sharing=context.get_local_world_size()),
         prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),  # its rows stay as they are
-        report=functools.partial(report, training=vars(stage.recipe.training)),
+        report=functools.partial(report, training=vars(stage.recipe.finetuning)),
         loader=config["loader"],
         windows=windows,
         beat=beat,

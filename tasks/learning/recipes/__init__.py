@@ -11,11 +11,11 @@ from pathlib import Path
 
 from storage.manifest import JSON
 from tasks.learning import models, settings, user_code
-from tasks.learning.recipe import Data, Gate, Recipe, Resources, Split, Training, from_dict
+from tasks.learning.recipe import Data, Gate, Probe, Recipe, Resources, Split, Training, from_dict
 from tasks.learning.settings import described, field_meant, flat, names, override
 from tasks.learning.variants import SGD, AdamW, Champion, FileAugment, Own, PixelAugment, Pretrained, Random, Weights
 
-__all__ = ["Data", "Gate", "Recipe", "Resources", "Split", "Training"]
+__all__ = ["Data", "Gate", "Probe", "Recipe", "Resources", "Split", "Training"]
 __all__ += ["SGD", "AdamW", "Champion", "FileAugment", "Own", "PixelAugment", "Pretrained", "Random", "Weights"]
 __all__ += ["changes", "described", "field_meant", "flat", "from_dict", "known", "load", "names", "override"]
 __all__ += ["own", "table"]

@@ -1,6 +1,8 @@
 """Recipes of the project: for MNIST and its sample, for CIFAR-10 on a GPU, and for user images (`--data`)."""
 
-from tasks.learning.recipes import AdamW, Data, Gate, PixelAugment, Pretrained, Recipe, Resources, Training
+import dataclasses
+
+from tasks.learning.recipes import AdamW, Data, Gate, PixelAugment, Pretrained, Probe, Recipe, Resources, Training
 from tasks.learning.sources import USER_IMAGES
 
 
@@ -80,6 +82,14 @@ def images_finetune() -> Recipe:
         ),
         gate=Gate(minimum=0.0),
     )
+
+
+def images_probe() -> Recipe:
+    """Return a linear probe on EfficientNet-Lite0, pretrained on ImageNet, on 128 x 128 RGB: an answer in seconds.
+
+    Image size and gate are those of `images-finetune`, so that models of both can compete.
+    """
+    return dataclasses.replace(images_finetune(), name="images-probe", training=Probe())
 
 
 def images_resnet18() -> Recipe:

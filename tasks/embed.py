@@ -1,0 +1,32 @@
+"""Embed: compute what a backbone says about each image, as a Ray job."""
+
+from prefect import task
+
+from storage.uri import URI, DatasetURI, EmbeddingsURI
+from tasks.orchestration.prefect_options import task_options
+from tasks.resources.needs import ANY, Limits, Needs
+from tasks.runners.runner import Runner, retry_on_fault, run_once
+from tasks.stages import Embed
+
+
+@task(name="embed", **task_options, **retry_on_fault)
+def embed(
+    prepared: DatasetURI,
+    model: str,
+    runner: Runner,
+    *,
+    start: URI | None = None,
+    needs: Needs = ANY,
+    limits: Limits = Limits(),
+) -> EmbeddingsURI:
+    """Embed each image of `prepared`; compute only images that no earlier embeddings of these weights have.
+
+    Args:
+        prepared: The images.
+        model: Architecture of the backbone, as in a recipe.
+        runner: Runs the job.
+        start: Weights: the download of a file of them, or a checkpoint.
+        needs: Resources of each worker, and the number of workers.
+        limits: Time limits.
+    """
+    return run_once(Embed(prepared=prepared, model=model, start=start), runner, limits=limits, needs=needs)

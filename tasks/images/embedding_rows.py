@@ -1,0 +1,68 @@
+"""Rows of embeddings: their columns, and what is read of them."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+
+from storage import manifest, tables
+from storage.kinds import EMBEDDINGS
+from storage.uri import DatasetURI, EmbeddingsURI
+
+DIGEST = 16
+"""Bytes of an image's digest."""
+
+
+def schema(dimensions: int) -> pa.Schema:
+    """Return the columns: id and label as in the prepared dataset, digest of the pixels, and embedding."""
+    vector = pa.list_(pa.field("element", pa.float16()), dimensions)  # as Parquet names it
+    columns = {"id": pa.int64(), "label": pa.int64(), "digest": pa.binary(DIGEST), "embedding": vector}
+    return pa.schema(columns)
+
+
+def column(embeddings: np.ndarray) -> pa.FixedSizeListArray:
+    """Return embeddings (float16, (N, dimensions)) as a column."""
+    vector = schema(embeddings.shape[1]).field("embedding").type
+    return pa.FixedSizeListArray.from_arrays(pa.array(embeddings.reshape(-1)), type=vector)
+
+
+def vectors(table: pa.Table) -> np.ndarray:
+    """Return the column `embedding` as an array, float16 (N, dimensions)."""
+    values = table["embedding"].combine_chunks()
+    return np.asarray(values.flatten().to_numpy().reshape(len(values), -1))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddedRows:
+    """Rows of some splits of a prepared dataset."""
+
+    classes: tuple[str, ...]
+    prepared: DatasetURI
+    splits: np.ndarray
+    """Split of the raw dataset, `train` or `test`, str (N,): validation rows are of train."""
+    ids: np.ndarray
+    """int64 (N,)."""
+    labels: np.ndarray
+    """int64 (N,)."""
+    digests: pa.ChunkedArray
+    """Of the pixels, 16 bytes each."""
+    vectors: np.ndarray
+    """Embeddings, float16 (N, dimensions)."""
+
+
+def read(uri: EmbeddingsURI, *splits: str) -> EmbeddedRows:
+    """Read the rows of `splits`, by default of all, in order."""
+    embedded = manifest.load(uri)
+    listed = [file for file in embedded.files if not splits or file.split in splits]
+    parts = [tables.read_part(uri, file) for file in listed]
+    of_raw = ["test" if file.split == "test" else "train" for file in listed]
+    table = pa.concat_tables(parts)
+    return EmbeddedRows(
+        classes=embedded.statistics_of(EMBEDDINGS).model.classes,
+        prepared=DatasetURI(embedded.parent("prepared", of=uri)),
+        splits=np.repeat(of_raw, [len(part) for part in parts]),
+        ids=table["id"].to_numpy(),
+        labels=table["label"].to_numpy(),
+        digests=table["digest"],
+        vectors=vectors(table),
+    )

@@ -1,0 +1,1 @@
+"""Job: write one prediction part for each part of a dataset."""

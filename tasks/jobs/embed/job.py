@@ -1,0 +1,194 @@
+"""The embed job: embeddings of the images of a prepared dataset; only those that no earlier result has are computed."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage import commits, files, manifest, tables
+from storage.admin import catalog
+from storage.kinds import EMBEDDINGS, PREPARED
+from storage.manifest import File
+from storage.process import gc_paused
+from storage.statistics import EmbeddingsStatistics, ModelSpec
+from storage.uri import URI, EmbeddingsURI
+from tasks.images import embedding_rows, row_tables
+from tasks.jobs import events
+from tasks.jobs.local_data import LocalData, Row
+from tasks.jobs.preprocess.job import SPLITS
+from tasks.jobs.spec import JobSpec
+from tasks.learning import images, user_code
+from tasks.resources import devices, scaling
+from tasks.stages import Embed
+
+if TYPE_CHECKING:
+    from tasks.learning.embedding import Embedder
+
+
+def run(spec: JobSpec[Embed], data: LocalData) -> None:
+    """Commit the embedding of every row, in parts and in an order like those of the prepared dataset.
+
+    Columns: id and label, as there; digest (binary(16), of the pixels) and embedding (a list of float16). On one kind
+    of CPU the bytes do not depend on earlier results, on the number of workers, or on their threads.
+    """
+    with gc_paused():
+        from tasks.learning.training_state import model_of  # imports torch
+
+    started, stage = time.monotonic(), spec.stage
+    prepared = manifest.load(stage.prepared)
+    model = model_of(stage.model, prepared, initial=stage.initial, weights=stage.weights)
+    earlier = tuple(_earlier(stage, model))
+    parts = list(_parts(stage, model, tuple(uri for uri, _ in earlier)))
+    total, done = prepared.num_rows(*SPLITS), list[Embedded]()
+    for row in data.from_items(parts).map(PartEmbedder, **data.actor_pool(spec, most=len(parts))).iter_rows():
+        done.append(row["item"])
+        events.progress("images embedded", sum(part.file.rows or 0 for part in done), total)
+    done.sort(key=lambda part: part.number)
+    assert [part.number for part in done] == list(range(len(parts))), "a part was lost on the way"
+    computed = sum(part.computed for part in done)
+    hardware = [part.hardware for part in done if part.computed]
+    hardware += [name for _, of_earlier in earlier for name in of_earlier] if computed < total else []
+    parents = {role: manifest.load(uri).as_parent(uri) for role, uri in stage.parents.items()}
+    commits.commit(
+        stage.target,
+        kind=stage.kind.name,
+        parents=parents | {"prepared": prepared.as_parent(stage.prepared)},
+        parameters=stage.values,
+        listed=[part.file for part in done],
+        schema=tables.describe(embedding_rows.schema(done[0].dimensions)),
+        statistics=EmbeddingsStatistics(
+            notice=prepared.statistics_of(PREPARED).notice,
+            model=model,
+            dimensions=done[0].dimensions,
+            computed=computed,
+            copied=total - computed,
+            hardware=tuple(dict.fromkeys(hardware)),
+            seconds=time.monotonic() - started,
+        ),
+    )
+
+
+def _earlier(stage: Embed, model: ModelSpec) -> Iterator[tuple[EmbeddingsURI, tuple[str, ...]]]:
+    """Yield each committed result of the same weights, normalization and image shape, and its hardware."""
+    start = manifest.load(stage.start) if stage.start else None
+    for uri, _ in catalog.list_folders(stage.storage, [EMBEDDINGS.name]):
+        if not manifest.is_committed(uri):
+            continue
+        committed = manifest.load(uri)
+        recorded = committed.statistics_of(EMBEDDINGS)
+        begun = [parent.content for role, parent in committed.parents.items() if role != "prepared"]
+        is_same = dataclasses.replace(recorded.model, classes=model.classes) == model
+        if is_same and begun == ([start.content] if start else []):
+            yield EmbeddingsURI(uri), recorded.hardware
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part to embed."""
+
+    number: int
+    """Number over all splits."""
+    index: int
+    """Number in its split."""
+    file: File
+    digests: bytes
+    """Of its images, one after the other."""
+    model: ModelSpec
+    earlier: tuple[EmbeddingsURI, ...]
+    """Results from which embeddings are copied."""
+
+
+def _parts(stage: Embed, model: ModelSpec, earlier: tuple[EmbeddingsURI, ...]) -> Iterator[Part]:
+    prepared, number = manifest.load(stage.prepared), 0
+    digests = row_tables.read_digests(stage.prepared)["digest"].combine_chunks().cast(pa.binary()).to_pylist()
+    for split in SPLITS:
+        for index, file in enumerate(prepared.split(split)):
+            own, digests = digests[: file.rows], digests[file.rows :]
+            yield Part(number=number, index=index, file=file, digests=b"".join(own), model=model, earlier=earlier)
+            number += 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """The embeddings of a part."""
+
+    number: int
+    file: File
+    computed: int
+    """Rows that no earlier result had."""
+    dimensions: int
+    hardware: str
+
+
+class PartEmbedder:
+    """One worker of the pool: holds the backbone and all earlier embeddings."""
+
+    def __init__(self, *, stage: Embed, threads: int, sharing: int, device: str) -> None:
+        self._stage = stage
+        self._device, self._threads = device, scaling.threads_here(threads, sharing=sharing)
+        self._known: tuple[pa.Array, np.ndarray] | None = None
+        self._model: ModelSpec | None = None
+
+    def __call__(self, row: Row) -> Row:
+        """Embed the rows of the `Part` in column `item`."""
+        part: Part = row["item"]
+        self._model = part.model
+        known, earlier = self._known = self._known or _read(self._stage, part.earlier)
+        digests = np.frombuffer(part.digests, dtype=f"V{embedding_rows.DIGEST}")
+        place = pc.fill_null(pc.index_in(_binary(part.digests), value_set=known), -1).to_numpy()
+        table, new = tables.read_part(self._stage.prepared, part.file), np.flatnonzero(place < 0)
+        _, first, number = np.unique(digests[new], return_index=True, return_inverse=True)
+        if len(new):
+            pixels, _ = images.to_arrays(table.take(new[first]), part.model.image_shape)
+            with user_code.wrap_user_errors():
+                computed = self._embedder.embeddings(pixels)
+            earlier = np.concatenate([earlier, computed]) if len(earlier) else computed
+            place = place.copy()
+            place[new] = len(known) + number
+        dimensions = earlier.shape[1]
+        columns = [table["id"], table["label"], _binary(part.digests), embedding_rows.column(earlier[place])]
+        embedded = pa.table(columns, schema=embedding_rows.schema(dimensions))
+        written = tables.write_part(self._stage.target, embedded, split=str(part.file.split), index=part.index)
+        hardware = self._embedder.hardware if len(new) else ""
+        done = Embedded(number=part.number, file=written, computed=len(new), dimensions=dimensions, hardware=hardware)
+        return {"item": done}
+
+    @functools.cached_property
+    def _embedder(self) -> "Embedder":
+        """The backbone on its device; loaded only for images that are new."""
+        with gc_paused():
+            from tasks.learning import training_state
+            from tasks.learning.embedding import Embedder
+            from tasks.learning.modeling import Classifier
+
+            assert self._model
+            stage, device = self._stage, devices.choose(self._device, where=scaling.node_name())
+            with user_code.wrap_user_errors():
+                model = Classifier(self._model)
+                training_state.load_initial_weights(model, initial=stage.initial, weights=stage.weights)
+                return Embedder(model, threads=self._threads, device=device)
+
+
+def _read(stage: Embed, earlier: tuple[EmbeddingsURI, ...]) -> tuple[pa.Array, np.ndarray]:
+    """Return digests and embeddings (float16, (N, dimensions)) of earlier results, and of an interrupted attempt."""
+    listed: list[tuple[URI, File]] = [(uri, file) for uri in earlier for file in manifest.load(uri).files]
+    for split in SPLITS:
+        names = files.children(stage.target.child(split))
+        entries = (tables.entry(stage.target, f"{split}/{name}", split=split) for name in names)
+        listed += [(stage.target, file) for file in entries if file]
+    if not listed:
+        return pa.array([], pa.binary(embedding_rows.DIGEST)), np.empty((0, 0), np.float16)
+    table = pa.concat_tables(tables.read_part(uri, file, columns=["digest", "embedding"]) for uri, file in listed)
+    return table["digest"].combine_chunks(), embedding_rows.vectors(table)
+
+
+def _binary(digests: bytes) -> pa.FixedSizeBinaryArray:
+    buffers = [None, pa.py_buffer(digests)]
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(embedding_rows.DIGEST), len(digests) // embedding_rows.DIGEST, buffers
+    )

@@ -1,0 +1,131 @@
+"""Probe: multinomial logistic regression on the embeddings of a frozen backbone, in float64."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
+
+from storage import process
+
+PENALTIES = tuple(10.0**exponent for exponent in (4, 3.5, 3, 2.5, 2, 1.5, 1, 0))
+"""L2 penalties to choose from, the strongest first; scikit-learn's `C` is the inverse."""
+FOLDS = 5
+_MAX_ITERATIONS = 1000
+_UNKNOWN = -30.0
+"""Logit of a class without rows outside of the fold."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A fitted probe."""
+
+    weights: np.ndarray
+    """float64 (classes, dimensions), of embeddings as they are."""
+    bias: np.ndarray
+    """float64 (classes,)."""
+    penalty: float
+    """The penalty with the lowest cross-validated loss."""
+    out_of_fold: np.ndarray
+    """Logits of each row by a probe that was fitted without the row's fold, float64 (N, classes)."""
+
+    def logits(self, embeddings: np.ndarray) -> np.ndarray:
+        """Return the logits (float64, (N, classes)) of embeddings."""
+        return np.asarray(embeddings.astype(np.float64) @ self.weights.T + self.bias)
+
+
+def fit(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    *,
+    groups: np.ndarray | None = None,
+    class_weights: Sequence[float] | None = None,
+    threads: int = 1,
+) -> Probe:
+    """Fit a probe; its penalty is the one with the lowest loss in a cross-validation of five folds.
+
+    One thread computes a fold, so that the number of cores changes no bit.
+
+    Args:
+        embeddings: float (N, dimensions).
+        labels: int64 (N,), from 0; each class has a row.
+        groups: int64 (N,): rows of one group are in one fold; None: each row is its own.
+        class_weights: Weight of a row of each class; None: 1.
+        threads: Folds to fit at once.
+    """
+    features = embeddings.astype(np.float64)
+    mean, deviation = features.mean(0), features.std(0)
+    scale = np.where(deviation > 0, deviation, 1)
+    features = (features - mean) / scale
+    row_weights = np.ones(len(labels)) if class_weights is None else np.asarray(class_weights)[labels]
+    fold_of_row = folds(labels, np.arange(len(labels)) if groups is None else groups)
+    num_classes = int(labels.max()) + 1
+    with threadpool_limits(1):
+        # L2-regularized fits are the same in rotated coordinates, of which there are no more than rows.
+        is_wide = features.shape[0] < features.shape[1]
+        rotation = np.linalg.svd(features, full_matrices=False)[2].T if is_wide else None
+        rotated = features if rotation is None else features @ rotation
+        fits = [_Fit(rotated, labels, row_weights, fold_of_row != fold) for fold in range(FOLDS)]
+        best, lowest, out_of_fold = PENALTIES[0], np.inf, np.zeros((len(labels), num_classes))
+        for penalty in PENALTIES:
+            others, predicted = functools.partial(_Fit.others, penalty=penalty), np.zeros_like(out_of_fold)
+            for fold, logits in enumerate(process.in_threads(others, fits, threads=threads)):
+                predicted[fold_of_row == fold] = logits
+            loss = float((row_weights * cross_entropy(predicted, labels)).sum())
+            if loss >= lowest:
+                break
+            best, lowest, out_of_fold = penalty, loss, predicted
+        weights, bias = _Fit(rotated, labels, row_weights, np.full(len(labels), True)).fitted(best, tolerance=1e-6)
+    weights = (weights if rotation is None else weights @ rotation.T) / scale
+    return Probe(weights=weights, bias=bias - weights @ mean, penalty=best, out_of_fold=out_of_fold)
+
+
+def folds(labels: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return the fold of each row, int64 (N,): each class is spread over the folds, groups stay together.
+
+    A group counts for the class of its first row.
+    """
+    _, first, number = np.unique(groups, return_index=True, return_inverse=True)
+    of_group = labels[first]
+    order = np.lexsort((first, of_group))
+    fold = np.empty(len(first), np.int64)
+    fold[order] = np.arange(len(first)) % FOLDS
+    return np.asarray(fold[number])
+
+
+class _Fit:
+    """Fits on the rows `is_in`, one penalty after the other, each from the result before."""
+
+    def __init__(self, features: np.ndarray, labels: np.ndarray, row_weights: np.ndarray, is_in: np.ndarray) -> None:
+        self._others, self._rows = features[~is_in], (features[is_in], labels[is_in], row_weights[is_in])
+        self._present, self._num_classes = np.unique(labels[is_in]), int(labels.max()) + 1
+        self._regression = LogisticRegression(max_iter=_MAX_ITERATIONS, warm_start=True)
+
+    def others(self, penalty: float) -> np.ndarray:
+        """Return the logits of all other rows."""
+        weights, bias = self.fitted(penalty)
+        return np.asarray(self._others @ weights.T + bias)
+
+    def fitted(self, penalty: float, *, tolerance: float = 1e-4) -> tuple[np.ndarray, np.ndarray]:
+        """Return weights (classes, features) and bias (classes,)."""
+        weights = np.zeros((self._num_classes, self._others.shape[1]))
+        bias = np.full(self._num_classes, _UNKNOWN)
+        if len(self._present) == 1:
+            bias[self._present] = 0
+            return weights, bias
+        features, labels, row_weights = self._rows
+        self._regression.set_params(C=1 / penalty, tol=tolerance).fit(features, labels, sample_weight=row_weights)
+        coefficients, intercepts = self._regression.coef_, self._regression.intercept_
+        if len(self._present) == 2:  # scikit-learn has one row for two classes
+            both = np.array([[-0.5], [0.5]])
+            coefficients, intercepts = both * coefficients, (both * intercepts)[:, 0]
+        weights[self._present], bias[self._present] = coefficients, intercepts
+        return weights, bias
+
+
+def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the cross-entropy of each row."""
+    shifted = logits - logits.max(1, keepdims=True)
+    return np.asarray(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels])
