@@ -3,6 +3,7 @@
 from storage.decision import Decision
 from storage.uri import DatasetURI, EvaluationURI
 from tasks.download import download
+from tasks.embed import embed
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.planning.plan import Plan
@@ -29,7 +30,10 @@ def evaluated(plan: Plan, runner: Runner | None = None) -> EvaluationURI:
     """Run the tasks of `plan` that come before the gate."""
     runner, recipe, workers = runner or InProcessRunner(), plan.recipe, plan.train.workers
     prepared = preprocess.fn(ingested(plan, runner), recipe.split, runner)
-    checkpoint = train.fn(prepared, recipe, runner, start=plan.train.start, workers=workers)
+    start, embeddings = plan.train.start, None
+    if plan.embed:
+        embeddings = embed.fn(prepared, recipe.model, runner, start=start)
+    checkpoint = train.fn(prepared, recipe, runner, start=start, embeddings=embeddings, workers=workers)
     return evaluate.fn(predict.fn(checkpoint, prepared, runner, split="test", needs=plan.predict_needs))
 
 

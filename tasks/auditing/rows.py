@@ -6,16 +6,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage import manifest, tables
 from storage.manifest import JSON
-from storage.uri import AuditURI, DatasetURI
+from storage.uri import AuditURI
 from tasks import report_page
 from tasks.auditing import confident_learning
-from tasks.images import row_tables, thumbnail_parts
+from tasks.images import row_tables
 from tasks.images.embedding_rows import EmbeddedRows
-from tasks.learning import probe, thumbnails
+from tasks.learning import probe
 from tasks.report_page import pictures
 from tasks.resources import scaling
 
@@ -46,27 +45,9 @@ _FITTED = 2**21
 
 def out_of_fold(rows: EmbeddedRows) -> np.ndarray:
     """Return the probabilities (float64, (N, classes)) of each row by a probe that has seen neither it nor a copy."""
-    fitted = probe.fit(rows.vectors, rows.labels, groups=_groups(rows), threads=scaling.cores_here())
+    fitted = probe.fit(rows.vectors, rows.labels, groups=rows.groups(), threads=scaling.cores_here())
     logits = fitted.out_of_fold - fitted.out_of_fold.max(1, keepdims=True)
     return np.asarray(np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
-
-
-def _groups(rows: EmbeddedRows) -> np.ndarray:
-    """Return a number for each row; equal images, and near duplicates if there are thumbnails, have the same."""
-    number = pc.index_in(rows.digests, value_set=pc.unique(rows.digests)).to_numpy()
-    raw = raw_of(rows)
-    committed = manifest.load(raw)
-    splits, num_train = ("train", "test"), committed.num_rows("train")
-    place = rows.ids + np.where(rows.splits == "test", num_train, 0)
-    row_at = np.full(num_train + committed.num_rows("test"), -1)
-    row_at[place] = np.arange(len(place))
-    near = thumbnail_parts.find_pairs(raw, committed, splits=splits, is_usable=row_at >= 0)
-    return number if near is None else np.asarray(thumbnails.groups(number[row_at[near[0]]], len(number))[number])
-
-
-def raw_of(rows: EmbeddedRows) -> DatasetURI:
-    """Return the raw dataset of `rows`."""
-    return DatasetURI(manifest.load(rows.prepared).parent("raw", of=rows.prepared))
 
 
 def find_suspects(rows: EmbeddedRows) -> pa.Table:
@@ -98,7 +79,7 @@ def find_suspects(rows: EmbeddedRows) -> pa.Table:
     suspects = judged.sort_values(["probability_given", "split", "id"], ignore_index=True).head(num_listed)
     is_sure = (suspects.index < num_wrong) & (suspects["probability"] > suspects["probability_given"])
     suspects = suspects.assign(sure=is_sure, file=suspects["split"] + "/" + suspects["id"].astype(str), row=None)
-    raw = raw_of(rows)
+    raw = rows.raw
     if (sources := row_tables.table(raw, manifest.load(raw))) is not None:
         for split, of_split in suspects.groupby("split"):
             files, numbers, _ = row_tables.files_of(sources, str(split), of_split["id"].tolist())
@@ -110,7 +91,7 @@ def render(suspects: pa.Table, rows: EmbeddedRows) -> str:
     """Render the page; the same suspects give the same bytes."""
     shown = suspects.slice(0, MOST_SHOWN)
     places = list(zip(shown["split"].to_pylist(), shown["id"].to_pylist(), strict=True))
-    image_of = pictures.of_raw_rows(raw_of(rows), places)
+    image_of = pictures.of_raw_rows(rows.raw, places)
     template = report_page.environment(Path(__file__).parent).get_template("audit.html.j2")
     return template.render(
         suspects=[row | {"image": image_of[key]} for key, row in zip(places, shown.to_pylist(), strict=True)],

@@ -1,13 +1,17 @@
 """Rows of embeddings: their columns, and what is read of them."""
 
 import dataclasses
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage import manifest, tables
 from storage.kinds import EMBEDDINGS
 from storage.uri import DatasetURI, EmbeddingsURI
+from tasks.images import thumbnail_parts
+from tasks.learning import thumbnails
 
 DIGEST = 16
 """Bytes of an image's digest."""
@@ -48,6 +52,27 @@ class EmbeddedRows:
     """Of the pixels, 16 bytes each."""
     vectors: np.ndarray
     """Embeddings, float16 (N, dimensions)."""
+
+    @property
+    def raw(self) -> DatasetURI:
+        """The raw dataset."""
+        return DatasetURI(manifest.load(self.prepared).parent("raw", of=self.prepared))
+
+    def take(self, rows: np.ndarray) -> Self:
+        """Return only the rows with these numbers."""
+        columns = {name: getattr(self, name).take(rows) for name in ("splits", "ids", "labels", "digests")}
+        return dataclasses.replace(self, vectors=self.vectors[rows], **columns)
+
+    def groups(self) -> np.ndarray:
+        """Return a number for each row; equal images, and near duplicates if there are thumbnails, have the same."""
+        number = pc.index_in(self.digests, value_set=pc.unique(self.digests)).to_numpy()
+        raw = manifest.load(self.raw)
+        splits, num_train = ("train", "test"), raw.num_rows("train")
+        place = self.ids + np.where(self.splits == "test", num_train, 0)
+        row_at = np.full(num_train + raw.num_rows("test"), -1)
+        row_at[place] = np.arange(len(place))
+        near = thumbnail_parts.find_pairs(self.raw, raw, splits=splits, is_usable=row_at >= 0)
+        return number if near is None else np.asarray(thumbnails.groups(number[row_at[near[0]]], len(number))[number])
 
 
 def read(uri: EmbeddingsURI, *splits: str) -> EmbeddedRows:

@@ -42,6 +42,8 @@ def fit(
     *,
     groups: np.ndarray | None = None,
     class_weights: Sequence[float] | None = None,
+    is_used: np.ndarray | None = None,
+    penalties: Sequence[float] = PENALTIES,
     threads: int = 1,
 ) -> Probe:
     """Fit a probe; its penalty is the one with the lowest loss in a cross-validation of five folds.
@@ -53,6 +55,8 @@ def fit(
         labels: int64 (N,), from 0; each class has a row.
         groups: int64 (N,): rows of one group are in one fold; None: each row is its own.
         class_weights: Weight of a row of each class; None: 1.
+        is_used: Rows to fit it to, bool (N,); the cross-validation judges the others, too. None: all.
+        penalties: What to choose from, the strongest first.
         threads: Folds to fit at once.
     """
     features = embeddings.astype(np.float64)
@@ -61,23 +65,25 @@ def fit(
     features = (features - mean) / scale
     row_weights = np.ones(len(labels)) if class_weights is None else np.asarray(class_weights)[labels]
     fold_of_row = folds(labels, np.arange(len(labels)) if groups is None else groups)
+    used = np.full(len(labels), True) if is_used is None else is_used
     num_classes = int(labels.max()) + 1
     with threadpool_limits(1):
         # L2-regularized fits are the same in rotated coordinates, of which there are no more than rows.
         is_wide = features.shape[0] < features.shape[1]
         rotation = np.linalg.svd(features, full_matrices=False)[2].T if is_wide else None
         rotated = features if rotation is None else features @ rotation
-        fits = [_Fit(rotated, labels, row_weights, fold_of_row != fold) for fold in range(FOLDS)]
-        best, lowest, out_of_fold = PENALTIES[0], np.inf, np.zeros((len(labels), num_classes))
-        for penalty in PENALTIES:
+        in_fold = [fold_of_row == fold for fold in range(FOLDS)]
+        fits = [_Fit(rotated, labels, row_weights, used & ~others, others) for others in in_fold]
+        best, lowest, out_of_fold = penalties[0], np.inf, np.zeros((len(labels), num_classes))
+        for penalty in penalties:
             others, predicted = functools.partial(_Fit.others, penalty=penalty), np.zeros_like(out_of_fold)
             for fold, logits in enumerate(process.in_threads(others, fits, threads=threads)):
-                predicted[fold_of_row == fold] = logits
+                predicted[in_fold[fold]] = logits
             loss = float((row_weights * cross_entropy(predicted, labels)).sum())
             if loss >= lowest:
                 break
             best, lowest, out_of_fold = penalty, loss, predicted
-        weights, bias = _Fit(rotated, labels, row_weights, np.full(len(labels), True)).fitted(best, tolerance=1e-6)
+        weights, bias = _Fit(rotated, labels, row_weights, used, ~used).fitted(best, tolerance=1e-6)
     weights = (weights if rotation is None else weights @ rotation.T) / scale
     return Probe(weights=weights, bias=bias - weights @ mean, penalty=best, out_of_fold=out_of_fold)
 
@@ -98,13 +104,15 @@ def folds(labels: np.ndarray, groups: np.ndarray) -> np.ndarray:
 class _Fit:
     """Fits on the rows `is_in`, one penalty after the other, each from the result before."""
 
-    def __init__(self, features: np.ndarray, labels: np.ndarray, row_weights: np.ndarray, is_in: np.ndarray) -> None:
-        self._others, self._rows = features[~is_in], (features[is_in], labels[is_in], row_weights[is_in])
+    def __init__(
+        self, features: np.ndarray, labels: np.ndarray, row_weights: np.ndarray, is_in: np.ndarray, others: np.ndarray
+    ) -> None:
+        self._others, self._rows = features[others], (features[is_in], labels[is_in], row_weights[is_in])
         self._present, self._num_classes = np.unique(labels[is_in]), int(labels.max()) + 1
         self._regression = LogisticRegression(max_iter=_MAX_ITERATIONS, warm_start=True)
 
     def others(self, penalty: float) -> np.ndarray:
-        """Return the logits of all other rows."""
+        """Return the logits of the rows `others`."""
         weights, bias = self.fitted(penalty)
         return np.asarray(self._others @ weights.T + bias)
 

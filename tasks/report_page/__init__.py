@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import jinja2
@@ -22,6 +23,9 @@ from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
 from tasks.learning.metrics import wilson
 from tasks.report_page import plots
+
+if TYPE_CHECKING:
+    from tasks.report_page.more_photos import MorePhotos  # imports scikit-learn
 
 _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix, which fits on paper; of more, the frequent confusions are listed."""
@@ -85,6 +89,8 @@ class ReportData:
     """Some training images of each class, or of some classes if there are many."""
     left_out: tuple[JSON, ...] = ()
     """Rows that were left out: `class` or None, `place`, `reason`, and `image` (None if unreadable)."""
+    more_photos: "MorePhotos | None" = None
+    """Of a probe."""
 
 
 def render(data: ReportData) -> str:

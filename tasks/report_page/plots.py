@@ -91,12 +91,12 @@ def reliability(calibration: Sequence[JSON]) -> str:
     return _svg(figure, name="reliability", label=f"Reliability: accuracy against confidence {summary}")
 
 
-def png(image: np.ndarray) -> str:
-    """Encode an image (uint8, HWC, 1 or 3 channels) as a PNG data URI, scaled down to at most 64 pixels a side."""
+def png(image: np.ndarray, side: int = _MAX_SIDE) -> str:
+    """Encode an image (uint8, HWC, 1 or 3 channels) as a PNG data URI, scaled down to at most `side` pixels a side."""
     from PIL import Image
 
     picture = Image.fromarray(np.ascontiguousarray(image.squeeze(2) if image.shape[2] == 1 else image))
-    picture.thumbnail((_MAX_SIDE, _MAX_SIDE))
+    picture.thumbnail((side, side))
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
