@@ -120,7 +120,7 @@ class _Fit:
         """Return weights (classes, features) and bias (classes,)."""
         weights = np.zeros((self._num_classes, self._others.shape[1]))
         bias = np.full(self._num_classes, _UNKNOWN)
-        if len(self._present) == 1:
+        if len(self._present) < 2:
             bias[self._present] = 0
             return weights, bias
         features, labels, row_weights = self._rows
