@@ -317,7 +317,7 @@ class Scores(Statistics):
 
 
 class Metrics(Scores):
-    """All metrics on the test rows."""
+    """All metrics on the test rows; one that is added later needs a default, or earlier evaluations cannot be read."""
 
     test_loss: float
     expected_calibration_error: float

@@ -76,6 +76,7 @@ class RandomTransforms:
     @classmethod
     def of(cls, settings: Augment, *, num_classes: int) -> Self | None:
         """Return the transforms of `settings`; None if there are none, so that torchvision need not be imported."""
+        # A setting that is not listed here does nothing on its own.
         is_any = settings.policy != "none" or settings.erasing or settings.mixup or settings.cutmix
         return cls(settings, num_classes=num_classes) if is_any else None
 

@@ -61,13 +61,19 @@ def find_valid_decision(
     A decision of a promoting run is also valid for a `judge_only` run. It is invalid if the champion has changed since,
     or if it could not be scored then.
     """
-    settings = [settings_of(gate, judge_only=value) for value in {False, judge_only}]
+    settings = [_changed(settings_of(gate, judge_only=value)) for value in {False, judge_only}]
     for decision in reversed(decisions):
         is_same = (decision.challenger, decision.evaluation) == (checkpoint, evaluation)
-        if is_same and decision.gate in settings:
+        if is_same and _changed(decision.gate) in settings:
             holds = decision.champion == decisions[-1].champion and _UNSCORED not in decision.reason
             return decision if holds else None
     return None
+
+
+def _changed(settings: JSON) -> JSON:
+    """Return the settings without defaults, so that a setting that is added later changes no earlier decision."""
+    usual = dataclasses.asdict(Gate())
+    return {name: value for name, value in settings.items() if name not in usual or value != usual[name]}
 
 
 def judge(

@@ -1,5 +1,7 @@
 """Devices: which one a process computes on, and why torch cannot use a GPU that is there.
 
+A GPU that is not there is refused in `scaling.py` (cluster) and `capacity.py` (this machine).
+
 `python -m tasks.resources.devices` prints that reason; nothing if torch can use the GPUs of this machine.
 """
 
