@@ -191,12 +191,15 @@ class Recipe:
                 f"group must be none for source={self.data.source}, got {self.split.group!r}; only user "
                 "images have thumbnails to compare"
             )
-        is_untrained = self.training.start.kind == "random" and not user_code.is_reference(self.model)
+        is_random = self.training.start.kind == "random"
         if self.training.kind == "probe":
-            if is_untrained:
-                raise ValueError("start must not be random with training=probe: such a backbone has learned nothing")
+            if is_random:
+                raise ValueError(
+                    "start must not be random with training=probe, as such a backbone has learned nothing; use "
+                    "start=pretrained, or start=FILE for a model of your own"
+                )
             return
-        if self.training.freeze_epochs and is_untrained:
+        if self.training.freeze_epochs and is_random and not user_code.is_reference(self.model):
             raise ValueError(
                 f"freeze_epochs must be 0 with start=random, whose backbone has learned nothing, got "
                 f"{self.training.freeze_epochs}; choose another start, or add --set freeze_epochs=0"

@@ -48,7 +48,9 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, object]) -> 
     by_field = settings if isinstance(settings, Mapping) else _parsed(settings)
     try:
         changed = {_known(field): value for field, value in by_field.items()}
-        for name in sorted(changed, key=lambda name: not _settings()[name].chooses):  # a variant before its fields
+        for name in sorted(
+            changed, key=lambda name: len(_settings()[name].chooses) or 9
+        ):  # a variant before its fields
             _change(values, name, changed[name])
         now = from_dict(values)
         return now if now.model == recipe.model else dataclasses.replace(now, name=_with_model(recipe, now.model))
@@ -73,10 +75,12 @@ def _change(values: JSON, name: str, value: object) -> None:
     if setting.chooses == (*setting.groups, name) and value not in kinds:
         raise ValueError(f"{name} must be one of {', '.join(kinds)}, got {value!r}")
     *groups, field = setting.chooses or ("",)
-    if field in (group := _group(values, groups)):  # a probe has no variants of augment
-        known = _settings()
-        shared = {name: old for name, old in group[field].items() if name in known and value in known[name].variants}
+    if field in (group := _group(values, groups)) or group.get("kind") == "finetune":  # a probe has no such variants
+        known, before = _settings(), group.get(field, {})
+        shared = {name: old for name, old in before.items() if name in known and value in known[name].variants}
         group[field] = {"kind": value, **shared}
+    elif name not in _ALSO_CHOOSES and setting.chooses:
+        raise ValueError(f"{name} needs training=finetune, got {value!r} with training=probe")
     if setting.chooses == (*setting.groups, name):
         return
     try:

@@ -55,6 +55,7 @@ REQUESTS = [
     Bad("run --set epochs=2 --set epochs=3", "--set ... epochs ... twice ... '2' and '3'"),
     Bad("run --recipe images-probe --data {photos} --set epochs=3", "--set ... epochs needs training=finetune, got 3"),
     Bad("run --recipe images-probe --data {photos} --set start=random", "--set ... start must not be random"),
+    Bad("run --recipe images-probe --data {photos} --set optimizer=sgd", "--set ... optimizer needs training=finetune"),
     Bad("run --set training.kind=probe", "--set ... start must not be random with training=probe"),
     Bad("run --set epochs=0", "--set ... epochs ... equal to 1 ... 0"),
     Bad("run --set max_shift=28", "max_shift ... < 28 ... mnist ... 28"),
