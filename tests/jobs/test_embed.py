@@ -10,6 +10,7 @@ from storage.kinds import EMBEDDINGS
 from storage.uri import CheckpointURI, DatasetURI, EmbeddingsURI, Root
 from tasks.images import embedding_rows, row_tables
 from tasks.jobs.embed.job import PartEmbedder
+from tasks.learning import hardware
 from tasks.stages import Embed
 from tests.jobs import raw
 from tests.s3 import Server
@@ -98,9 +99,25 @@ def test_interrupted_job_computes_only_what_is_missing(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(PartEmbedder, "__call__", cut)
+        patch.setattr(hardware, "here", lambda *_, **__: "another machine")
         raw.run(stage)
     assert len(files.children(stage.target.child("train"))) == 2
     raw.run(stage)
     assert counts(stage.target)[1] > 0
+    used = manifest.load(stage.target).statistics_of(EMBEDDINGS).hardware
+    assert len(used) == 2 and "another machine" in used
     alone = embed(Root(str(tmp_path / "alone")), monday, model)
     assert manifest.load(stage.target).content == manifest.load(alone).content
+
+
+def test_earlier_embeddings_that_cannot_be_read_are_computed_again(
+    monday: DatasetURI, tuesday: DatasetURI, model: CheckpointURI, tmp_path: Path
+) -> None:
+    root = Root(str(tmp_path))
+    first = embed(root, monday, model)
+    files.remove(first.child(manifest.load(first).files[0].path))
+    second = embed(root, tuesday, model)
+    assert counts(second)[0] > 100
+    files.remove(second)
+    files.put(first.child(manifest.NAME), b"{}")
+    assert counts(embed(root, tuesday, model))[1] == 0

@@ -1,7 +1,9 @@
 """The embed job: embeddings of the images of a prepared dataset; only those that no earlier result has are computed."""
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from storage.kinds import EMBEDDINGS, PREPARED
 from storage.manifest import File
 from storage.process import gc_paused
 from storage.statistics import EmbeddingsStatistics, ModelSpec
-from storage.uri import URI, EmbeddingsURI
+from storage.uri import EmbeddingsURI
 from tasks.images import embedding_rows, row_tables
 from tasks.jobs import events
 from tasks.jobs.local_data import LocalData, Row
@@ -28,6 +30,10 @@ from tasks.stages import Embed
 
 if TYPE_CHECKING:
     from tasks.learning.embedding import Embedder
+
+
+_HARDWARE = "hardware"
+"""Folder of the scratch with a file for each hardware that computed embeddings, in this attempt or an earlier one."""
 
 
 def run(spec: JobSpec[Embed], data: LocalData) -> None:
@@ -51,7 +57,8 @@ def run(spec: JobSpec[Embed], data: LocalData) -> None:
     done.sort(key=lambda part: part.number)
     assert [part.number for part in done] == list(range(len(parts))), "a part was lost on the way"
     computed = sum(part.computed for part in done)
-    hardware = [part.hardware for part in done if part.computed]
+    noted = stage.scratch.child(_HARDWARE)
+    hardware = [files.read(noted.child(name)).decode() for name in files.children(noted)]
     hardware += [name for _, of_earlier in earlier for name in of_earlier] if computed < total else []
     parents = {role: manifest.load(uri).as_parent(uri) for role, uri in stage.parents.items()}
     commits.commit(
@@ -74,12 +81,16 @@ def run(spec: JobSpec[Embed], data: LocalData) -> None:
 
 
 def _earlier(stage: Embed, model: ModelSpec) -> Iterator[tuple[EmbeddingsURI, tuple[str, ...]]]:
-    """Yield each committed result of the same weights, normalization and image shape, and its hardware."""
+    """Yield each committed result of the same weights, normalization and image shape, and its hardware.
+
+    One that cannot be read is left out: its images are computed again.
+    """
     start = manifest.load(stage.start) if stage.start else None
     for uri, _ in catalog.list_folders(stage.storage, [EMBEDDINGS.name]):
-        if not manifest.is_committed(uri):
+        try:
+            committed = manifest.load(uri)
+        except (FileNotFoundError, manifest.Damaged):  # also of one that gc deletes meanwhile
             continue
-        committed = manifest.load(uri)
         recorded = committed.statistics_of(EMBEDDINGS)
         begun = [parent.content for role, parent in committed.parents.items() if role != "prepared"]
         is_same = dataclasses.replace(recorded.model, classes=model.classes) == model
@@ -122,11 +133,10 @@ class Embedded:
     computed: int
     """Rows that no earlier result had."""
     dimensions: int
-    hardware: str
 
 
 class PartEmbedder:
-    """One worker of the pool: holds the backbone and all earlier embeddings."""
+    """One worker of the pool: holds the backbone and the earlier embeddings of images of the dataset."""
 
     def __init__(self, *, stage: Embed, threads: int, sharing: int, device: str) -> None:
         self._stage = stage
@@ -143,20 +153,17 @@ class PartEmbedder:
         place = pc.fill_null(pc.index_in(_binary(part.digests), value_set=known), -1).to_numpy()
         table, new = tables.read_part(self._stage.prepared, part.file), np.flatnonzero(place < 0)
         _, first, number = np.unique(digests[new], return_index=True, return_inverse=True)
+        vectors = earlier[place] if len(earlier) else np.empty((0, 0), np.float16)
         if len(new):
             pixels, _ = images.to_arrays(table.take(new[first]), part.model.image_shape)
             with user_code.wrap_user_errors():
                 computed = self._embedder.embeddings(pixels)
-            earlier = np.concatenate([earlier, computed]) if len(earlier) else computed
-            place = place.copy()
-            place[new] = len(known) + number
-        dimensions = earlier.shape[1]
-        columns = [table["id"], table["label"], _binary(part.digests), embedding_rows.column(earlier[place])]
-        embedded = pa.table(columns, schema=embedding_rows.schema(dimensions))
+            vectors = vectors if len(vectors) else np.empty((len(place), computed.shape[1]), np.float16)
+            vectors[new] = computed[number]
+        columns = [table["id"], table["label"], _binary(part.digests), embedding_rows.column(vectors)]
+        embedded = pa.table(columns, schema=embedding_rows.schema(vectors.shape[1]))
         written = tables.write_part(self._stage.target, embedded, split=str(part.file.split), index=part.index)
-        hardware = self._embedder.hardware if len(new) else ""
-        done = Embedded(number=part.number, file=written, computed=len(new), dimensions=dimensions, hardware=hardware)
-        return {"item": done}
+        return {"item": Embedded(number=part.number, file=written, computed=len(new), dimensions=vectors.shape[1])}
 
     @functools.cached_property
     def _embedder(self) -> "Embedder":
@@ -171,20 +178,37 @@ class PartEmbedder:
             with user_code.wrap_user_errors():
                 model = Classifier(self._model)
                 training_state.load_initial_weights(model, initial=stage.initial, weights=stage.weights)
-                return Embedder(model, threads=self._threads, device=device)
+                embedder = Embedder(model, threads=self._threads, device=device)
+        content = embedder.hardware.encode()
+        files.put(stage.scratch.child(f"{_HARDWARE}/{hashlib.sha256(content).hexdigest()}.txt"), content)
+        return embedder
 
 
 def _read(stage: Embed, earlier: tuple[EmbeddingsURI, ...]) -> tuple[pa.Array, np.ndarray]:
-    """Return digests and embeddings (float16, (N, dimensions)) of earlier results, and of an interrupted attempt."""
-    listed: list[tuple[URI, File]] = [(uri, file) for uri in earlier for file in manifest.load(uri).files]
-    for split in SPLITS:
-        names = files.children(stage.target.child(split))
-        entries = (tables.entry(stage.target, f"{split}/{name}", split=split) for name in names)
-        listed += [(stage.target, file) for file in entries if file]
-    if not listed:
+    """Return digests and embeddings (float16, (N, dimensions)) of earlier results, and of an interrupted attempt.
+
+    Only those of images of the dataset, each once: a result of each night may have the same million images.
+    """
+    wanted, found = pc.unique(row_tables.read_digests(stage.prepared)["digest"]), list[pa.Table]()
+    for uri in (stage.target, *earlier):
+        with contextlib.suppress(FileNotFoundError, manifest.Damaged):  # what cannot be read is computed again
+            listed = manifest.load(uri).files if uri != stage.target else _interrupted(uri)
+            if not listed:
+                continue
+            table = pa.concat_tables(tables.read_part(uri, file, columns=["digest", "embedding"]) for file in listed)
+            if len(table := table.filter(pc.is_in(table["digest"], value_set=wanted))):
+                found.append(table)
+                wanted = wanted.filter(pc.invert(pc.is_in(wanted, value_set=table["digest"].combine_chunks())))
+    if not found:
         return pa.array([], pa.binary(embedding_rows.DIGEST)), np.empty((0, 0), np.float16)
-    table = pa.concat_tables(tables.read_part(uri, file, columns=["digest", "embedding"]) for uri, file in listed)
+    table = pa.concat_tables(found)
     return table["digest"].combine_chunks(), embedding_rows.vectors(table)
+
+
+def _interrupted(target: EmbeddingsURI) -> list[File]:
+    """Return the complete parts that are at `target` before it is committed."""
+    places = [(split, name) for split in SPLITS for name in files.children(target.child(split))]
+    return [file for split, name in places if (file := tables.entry(target, f"{split}/{name}", split=split))]
 
 
 def _binary(digests: bytes) -> pa.FixedSizeBinaryArray:
