@@ -30,6 +30,8 @@ class Probe:
     """The penalty with the lowest cross-validated loss."""
     out_of_fold: np.ndarray
     """Logits of each row by a probe that was fitted without the row's fold, float64 (N, classes)."""
+    is_judged: np.ndarray
+    """Whether another fold has rows of the row's class, bool (N,): without any, its logits say nothing of the probe."""
 
     def logits(self, embeddings: np.ndarray) -> np.ndarray:
         """Return the logits (float64, (N, classes)) of embeddings."""
@@ -62,11 +64,15 @@ def fit(
     features = embeddings.astype(np.float64)
     mean, deviation = features.mean(0), features.std(0)
     scale = np.where(deviation > 0, deviation, 1)
-    features = (features - mean) / scale
+    features -= mean
+    features /= scale
     row_weights = np.ones(len(labels)) if class_weights is None else np.asarray(class_weights)[labels]
     fold_of_row = folds(labels, np.arange(len(labels)) if groups is None else groups)
     used = np.full(len(labels), True) if is_used is None else is_used
     num_classes = int(labels.max()) + 1
+    counts = np.zeros((num_classes, FOLDS), np.int64)
+    np.add.at(counts, (labels[used], fold_of_row[used]), 1)
+    is_judged = counts.sum(1)[labels] > counts[labels, fold_of_row]
     with threadpool_limits(1):
         # L2-regularized fits are the same in rotated coordinates, of which there are no more than rows.
         is_wide = features.shape[0] < features.shape[1]
@@ -79,13 +85,14 @@ def fit(
             others, predicted = functools.partial(_Fit.others, penalty=penalty), np.zeros_like(out_of_fold)
             for fold, logits in enumerate(process.in_threads(others, fits, threads=threads)):
                 predicted[in_fold[fold]] = logits
-            loss = float((row_weights * cross_entropy(predicted, labels)).sum())
+            loss = float((row_weights * cross_entropy(predicted, labels))[is_judged].sum())
             if loss >= lowest:
                 break
             best, lowest, out_of_fold = penalty, loss, predicted
         weights, bias = _Fit(rotated, labels, row_weights, used, ~used).fitted(best, tolerance=1e-6)
-    weights = (weights if rotation is None else weights @ rotation.T) / scale
-    return Probe(weights=weights, bias=bias - weights @ mean, penalty=best, out_of_fold=out_of_fold)
+        weights = (weights if rotation is None else weights @ rotation.T) / scale
+        bias = bias - weights @ mean
+    return Probe(weights=weights, bias=bias, penalty=best, out_of_fold=out_of_fold, is_judged=is_judged)
 
 
 def folds(labels: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -107,25 +114,26 @@ class _Fit:
     def __init__(
         self, features: np.ndarray, labels: np.ndarray, row_weights: np.ndarray, is_in: np.ndarray, others: np.ndarray
     ) -> None:
-        self._others, self._rows = features[others], (features[is_in], labels[is_in], row_weights[is_in])
-        self._present, self._num_classes = np.unique(labels[is_in]), int(labels.max()) + 1
+        self._features, self._is_in, self._others = features, is_in, others  # copies would take five times the memory
+        self._labels, self._row_weights = labels[is_in], row_weights[is_in]
+        self._present, self._num_classes = np.unique(self._labels), int(labels.max()) + 1
         self._regression = LogisticRegression(max_iter=_MAX_ITERATIONS, warm_start=True)
 
     def others(self, penalty: float) -> np.ndarray:
         """Return the logits of the rows `others`."""
         weights, bias = self.fitted(penalty)
-        return np.asarray(self._others @ weights.T + bias)
+        return np.asarray(self._features[self._others] @ weights.T + bias)
 
     def fitted(self, penalty: float, *, tolerance: float = 1e-4) -> tuple[np.ndarray, np.ndarray]:
         """Return weights (classes, features) and bias (classes,)."""
-        weights = np.zeros((self._num_classes, self._others.shape[1]))
+        weights = np.zeros((self._num_classes, self._features.shape[1]))
         bias = np.full(self._num_classes, _UNKNOWN)
         if len(self._present) < 2:
             bias[self._present] = 0
             return weights, bias
-        features, labels, row_weights = self._rows
-        self._regression.set_params(C=1 / penalty, tol=tolerance).fit(features, labels, sample_weight=row_weights)
-        coefficients, intercepts = self._regression.coef_, self._regression.intercept_
+        regression = self._regression.set_params(C=1 / penalty, tol=tolerance)
+        regression.fit(self._features[self._is_in], self._labels, sample_weight=self._row_weights)
+        coefficients, intercepts = regression.coef_, regression.intercept_
         if len(self._present) == 2:  # scikit-learn has one row for two classes
             both = np.array([[-0.5], [0.5]])
             coefficients, intercepts = both * coefficients, (both * intercepts)[:, 0]

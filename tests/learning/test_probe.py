@@ -53,6 +53,7 @@ def test_a_class_with_one_row_and_a_class_with_two_are_judged() -> None:
     fitted = probe.fit(embeddings, labels)
     assert fitted.weights.shape == (5, 40) and np.isfinite(fitted.out_of_fold).all()
     assert fitted.out_of_fold[7].argmax() != 3, "nothing else is of its class"
+    assert np.flatnonzero(~fitted.is_judged).tolist() == [7]
 
 
 def test_a_thousand_classes_of_a_few_rows_are_spread_over_the_folds() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pyarrow.compute as pc
 import safetensors.torch
 import torch
 
@@ -31,7 +32,8 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
     train, validation = (embedding_rows.read(stage.embeddings, split) for split in ("train", "validation"))
     counts = prepared.statistics_of(PREPARED).class_counts["train"]
     weights = choose_class_weights(stage.recipe.training.class_weights, list(counts.values()))
-    fitted = probe.fit(train.vectors, train.labels, class_weights=weights, threads=threads)
+    copies = pc.index_in(train.digests, value_set=pc.unique(train.digests)).to_numpy()
+    fitted = probe.fit(train.vectors, train.labels, groups=copies, class_weights=weights, threads=threads)
     events.write_line(f"probe of {len(train.labels):,} training rows, L2 penalty {fitted.penalty:g}")
     spec = training_state.model_of(stage.recipe.model, prepared, initial=stage.initial, weights=stage.weights)
     model = Classifier(spec)
@@ -40,7 +42,8 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(fitted.weights))
         head.bias.copy_(torch.from_numpy(fitted.bias))
-    temperature = float(fit_temperature(torch.from_numpy(fitted.out_of_fold), torch.from_numpy(train.labels.copy())))
+    judged = (torch.from_numpy(values[fitted.is_judged]) for values in (fitted.out_of_fold, train.labels))
+    temperature = float(fit_temperature(*judged))
     (train_loss, train_accuracy), (loss, accuracy) = (
         _metrics(fitted.logits(rows.vectors), rows.labels, weights) for rows in (train, validation)
     )
