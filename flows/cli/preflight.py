@@ -11,9 +11,9 @@ from flows.cli.options import AuditOptions, FlowOptions, PredictOptions, RecipeO
 from storage.admin import runs
 from storage.uri import check_name, parse_root
 from tasks.images.option import default_recipe
-from tasks.learning import downloading, recipes, sources
+from tasks.learning import downloading, recipes, sources, user_code
 from tasks.learning.recipes import Recipe
-from tasks.planning import audit_request, make_plan, model_requests
+from tasks.planning import audit_request, make_plan, model_check, model_requests
 from tasks.planning.audit_request import AuditRequest
 from tasks.planning.model_requests import BatchRequest
 from tasks.planning.plan import Plan
@@ -79,6 +79,8 @@ def checked_audit(options: AuditOptions) -> AuditRequest:
         return passed
     request = plan_audit(options)
     check_training(request.plan, ignore)
+    if user_code.is_reference(request.plan.recipe.model) and not request.is_done:
+        model_check.check_model(request.plan, is_embedded=True)
     check_work(request, ignore)
     return request
 

@@ -147,8 +147,8 @@ def linear_head(model: Classifier) -> nn.Linear:
     layer = list(model.backbone.get_submodule(head).modules())[-1]
     if not isinstance(layer, nn.Linear) or layer.bias is None:
         raise ValueError(
-            f"training=probe: the head {head!r} of model {model.spec.model} must end in a linear layer with a bias; "
-            "use training=finetune"
+            f"embeddings: the head {head!r} of model {model.spec.model} must end in a linear layer with a bias; use "
+            "another model, or training=finetune, which needs none"
         )
     return layer
 

@@ -131,8 +131,10 @@ def listing_of(plan: Plan) -> UserImages | None:
     return user_images.read(plan.ingest.listing) if plan.ingest and plan.ingest.listing else None
 
 
-def check_model(plan: Plan) -> str:
+def check_model(plan: Plan, *, is_embedded: bool = False) -> str:
     """Build the model, and where it will train on CPUs run a batch of two rows through it; takes seconds.
+
+    With `is_embedded`, embeddings are to be taken before the last layer of its head.
 
     Returns:
         The model in words.
@@ -145,7 +147,8 @@ def check_model(plan: Plan) -> str:
     if os.environ.get("RAY_ADDRESS") and plan.train.workers != 0:
         return f"{recipe.model}, built only on the cluster's nodes, which have packages of their own"
     try:
-        num_weights = _try(plan, rows=0 if recipe.resources.device != "cpu" and machine.gpus() else 2)
+        rows = 0 if recipe.resources.device != "cpu" and machine.gpus() else 2
+        num_weights = _try(plan, rows=rows, is_embedded=is_embedded)
     except MemoryError:
         raise
     except Exception as error:
@@ -156,11 +159,15 @@ def check_model(plan: Plan) -> str:
     return f"{recipe.model}, {count(num_weights, 'weight')}"
 
 
-def _try(plan: Plan, *, rows: int) -> int:
+def _try(plan: Plan, *, rows: int, is_embedded: bool) -> int:
     """Build the model and run `rows` rows through it as in training; return the number of weights."""
     import torch
 
+    from tasks.learning.modeling import linear_head
+
     model = _build(plan)
+    if is_embedded:
+        linear_head(model)
     if rows:
         with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors(), torch.no_grad():
             model(torch.zeros(rows, *model.spec.image_shape, dtype=torch.uint8))

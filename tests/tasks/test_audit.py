@@ -153,6 +153,21 @@ def test_data_may_be_the_name_of_a_source(tmp_path: Path) -> None:
         assert request.plan.preprocess.raw.stem == name == request.plan.recipe.data.source
 
 
+def test_own_model_without_a_head_is_refused_before_it_is_trained(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n"
+        "from tasks.learning.recipes import Data, Recipe, Training, own\n"
+        "def build(image_shape, num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(24 * 24 * 3, num_classes))\n"
+        "def mine():\n"
+        "    data = Data(source='user-images', image_size=24)\n"
+        "    return Recipe(name='mine', data=data, model=own(build), training=Training(epochs=1, batch_size=8))\n"
+    )
+    words = (str(place / "images"), "--storage", str(tmp_path / "root"), "--recipe", f"{tmp_path / 'own.py'}:mine")
+    with pytest.raises(ValueError, match="does not say where its one head is"):
+        preflight.checked_audit(options_of(AuditOptions, *words, "--workers", "0"))
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
