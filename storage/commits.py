@@ -45,7 +45,7 @@ def commit(
 
     Pass as `parents` what `as_parent` returned for the manifests that were read; a URI is read now.
     """
-    assert isinstance(statistics, KINDS[kind].statistics), f"{kind} has no {type(statistics).__name__}"
+    assert type(statistics) is KINDS[kind].statistics, f"{kind} has no {type(statistics).__name__}"
     assert parents.keys() <= {*KINDS[kind].parents}, f"{kind} has no parents {', '.join(parents)}"
     recorded = {role: _parent(parent, of=uri) for role, parent in parents.items()}
     result = Manifest(

@@ -117,7 +117,8 @@ def _constructor(thing: Any) -> list[str]:
             continue
         default: Any = field.default_factory() if field.default_factory is not MISSING else field.default
         default = (MISSING if default.is_required() else default.default) if isinstance(default, FieldInfo) else default
-        lines.append(f"    {field.name}," if default is MISSING else f"    {field.name}={default!r},")
+        shown = f"{type(default).__name__}()" if is_dataclass(default) else repr(default)  # it has its own section
+        lines.append(f"    {field.name}," if default is MISSING else f"    {field.name}={shown},")
     return [f"{thing.__name__}()"] if len(lines) == 1 else [*lines, ")"]
 
 
