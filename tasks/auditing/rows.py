@@ -43,23 +43,27 @@ _FITTED = 2**21
 """Most probabilities that the label noise is fitted to."""
 
 
-def out_of_fold(rows: EmbeddedRows) -> np.ndarray:
-    """Return the probabilities (float64, (N, classes)) of each row by a probe that has seen neither it nor a copy."""
+def out_of_fold(rows: EmbeddedRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probabilities (float64, (N, classes)) of each row by a probe that has seen neither it nor a copy.
+
+    And whether the probe has seen rows of its class, bool (N,).
+    """
     fitted = probe.fit(rows.vectors, rows.labels, groups=rows.groups(), threads=scaling.cores_here())
     logits = fitted.out_of_fold - fitted.out_of_fold.max(1, keepdims=True)
-    return np.asarray(np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
+    return np.asarray(np.exp(logits) / np.exp(logits).sum(1, keepdims=True)), fitted.is_judged
 
 
 def find_suspects(rows: EmbeddedRows) -> pa.Table:
     """Return the rows with the least probable labels, worst first.
 
-    They are as many as there are wrong labels, or more: at least 5 % of all, and 20.
+    They are as many as there are wrong labels, or more: at least 5 % of all, and 20. The only row of a class comes
+    last: no other says what the class looks like.
     """
     classes, given, everyone = np.array(rows.classes, dtype=object), rows.labels, np.arange(len(rows.labels))
-    probabilities = out_of_fold(rows)
-    step = math.ceil(probabilities.size / _FITTED)
-    noise = confident_learning.fit(given[::step], probabilities[::step])
-    num_wrong = round(noise.rate * len(given))
+    probabilities, is_judged = out_of_fold(rows)
+    some = np.flatnonzero(is_judged)[:: math.ceil(probabilities.size / _FITTED)]
+    noise = confident_learning.fit(given[some], probabilities[some])
+    num_wrong = round(noise.rate * is_judged.sum())
     probabilities = noise.tempered(probabilities)
     of_label = probabilities[everyone, given]
     probabilities[everyone, given] = -1
@@ -73,10 +77,11 @@ def find_suspects(rows: EmbeddedRows) -> pa.Table:
             "probability": probabilities[everyone, likely],
             "probability_given": of_label,
             "probability_wrong": noise.wrong(of_label, num_classes=len(classes)),
+            "is_alone": ~is_judged,
         }
     )
     num_listed = max(num_wrong, math.ceil(_LEAST * len(given)), _LEAST_ROWS)
-    suspects = judged.sort_values(["probability_given", "split", "id"], ignore_index=True).head(num_listed)
+    suspects = judged.sort_values(["is_alone", "probability_given", "split", "id"], ignore_index=True).head(num_listed)
     is_sure = (suspects.index < num_wrong) & (suspects["probability"] > suspects["probability_given"])
     suspects = suspects.assign(sure=is_sure, file=suspects["split"] + "/" + suspects["id"].astype(str), row=None)
     raw = rows.raw

@@ -97,8 +97,12 @@ def test_every_image_is_judged_once_by_a_probe_that_did_not_see_it(audited: dict
         digests=pa.chunked_array([*judged.digests.chunks, judged.digests.slice(0, 1).combine_chunks()]),
         vectors=np.concatenate([judged.vectors, judged.vectors[:1]]),
     )
-    probabilities = rows.out_of_fold(twice)
+    probabilities, _ = rows.out_of_fold(twice)
     np.testing.assert_array_equal(probabilities[0], probabilities[-1])
+    alone = dataclasses.replace(
+        judged, classes=(*CLASSES, "rare"), labels=np.where(np.arange(120) == 5, 3, judged.labels)
+    )
+    assert not any(row["sure"] for row in rows.find_suspects(alone).to_pylist() if row["given"] == "rare")
 
 
 def test_table_copies_and_page_show_the_same_suspects(audited: dict[str, Any], place: Path) -> None:
