@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from prefect import task
@@ -13,7 +13,7 @@ from storage.decision import Decision
 from storage.kinds import CHECKPOINT, EVALUATION, PREDICTIONS, PREPARED, RAW, Kind
 from storage.manifest import Manifest
 from storage.statistics import ReportStatistics
-from storage.uri import URI, EmbeddingsURI, EvaluationURI, ReportURI, redact_text
+from storage.uri import URI, EvaluationURI, ReportURI, redact_text
 from tasks import report_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
@@ -24,12 +24,9 @@ from tasks.learning.recipes import Recipe
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import seconds_so_far, step
-from tasks.report_page import LineageStep, pictures
+from tasks.report_page import LineageStep, more_photos, pictures
 from tasks.resources.needs import Limits
 from tasks.stages import Report
-
-if TYPE_CHECKING:
-    from tasks.report_page.more_photos import MorePhotos
 
 
 @task(name="report", **task_options)
@@ -167,21 +164,8 @@ def with_pictures(run: Run, data: report_page.ReportData) -> report_page.ReportD
     shown = pictures.of_mistakes(run.stage.predictions, worst=worst)
     shown |= pictures.of_data(run.results.require(PREPARED)[0]) | against_champion(run)
     mistakes = [row["id"] for row in shown["mistakes"]]
-    return dataclasses.replace(data, **shown, more_photos=more_photos(run, mistakes=mistakes))
-
-
-def more_photos(run: Run, *, mistakes: Sequence[int]) -> "MorePhotos | None":
-    """Return what more photos would bring, if the model is a probe; `mistakes` are ids of test rows."""
-    checkpoint, trained = run.results.require(CHECKPOINT)
-    predictions, predicted = run.results.require(PREDICTIONS)
-    is_own = predicted.parent("dataset", of=predictions) == run.results.require(PREPARED)[0]
-    if "embeddings" not in trained.parents or not is_own:
-        return None
-    from tasks.report_page.more_photos import of_probe  # imports scikit-learn
-
-    embeddings = EmbeddingsURI(trained.parent("embeddings", of=checkpoint))
-    class_weights = trained.statistics_of(CHECKPOINT).resolved.class_weights
-    return of_probe(embeddings, class_weights=class_weights, mistakes=mistakes)
+    shown["more_photos"] = more_photos.of_probe(run.stage.checkpoint, run.stage.predictions, mistakes=mistakes)
+    return dataclasses.replace(data, **shown)
 
 
 def against_champion(run: Run) -> dict[str, Any]:

@@ -84,8 +84,7 @@ def find_suspects(rows: EmbeddedRows) -> pa.Table:
     suspects = judged.sort_values(["is_alone", "probability_given", "split", "id"], ignore_index=True).head(num_listed)
     is_sure = (suspects.index < num_wrong) & (suspects["probability"] > suspects["probability_given"])
     suspects = suspects.assign(sure=is_sure, file=suspects["split"] + "/" + suspects["id"].astype(str), row=None)
-    raw = rows.raw
-    if (sources := row_tables.table(raw, manifest.load(raw))) is not None:
+    if (sources := row_tables.table(rows.raw, manifest.load(rows.raw))) is not None:
         for split, of_split in suspects.groupby("split"):
             files, numbers, _ = row_tables.files_of(sources, str(split), of_split["id"].tolist())
             suspects.loc[of_split.index, "file"], suspects.loc[of_split.index, "row"] = files, numbers

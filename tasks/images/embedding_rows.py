@@ -1,7 +1,6 @@
 """Rows of embeddings: their columns, and what is read of them."""
 
 import dataclasses
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -57,11 +56,6 @@ class EmbeddedRows:
     def raw(self) -> DatasetURI:
         """The raw dataset."""
         return DatasetURI(manifest.load(self.prepared).parent("raw", of=self.prepared))
-
-    def take(self, rows: np.ndarray) -> Self:
-        """Return only the rows with these numbers."""
-        columns = {name: getattr(self, name).take(rows) for name in ("splits", "ids", "labels", "digests")}
-        return dataclasses.replace(self, vectors=self.vectors[rows], **columns)
 
     def groups(self) -> np.ndarray:
         """Return a number for each row; equal images, and near duplicates if there are thumbnails, have the same."""

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import jinja2
@@ -23,9 +22,7 @@ from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
 from tasks.learning.metrics import wilson
 from tasks.report_page import plots
-
-if TYPE_CHECKING:
-    from tasks.report_page.more_photos import MorePhotos  # imports scikit-learn
+from tasks.report_page.more_photos import MorePhotos
 
 _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix, which fits on paper; of more, the frequent confusions are listed."""
@@ -89,7 +86,7 @@ class ReportData:
     """Some training images of each class, or of some classes if there are many."""
     left_out: tuple[JSON, ...] = ()
     """Rows that were left out: `class` or None, `place`, `reason`, and `image` (None if unreadable)."""
-    more_photos: "MorePhotos | None" = None
+    more_photos: MorePhotos | None = None
     """Of a probe."""
 
 
@@ -116,7 +113,7 @@ def render(data: ReportData) -> str:
         has_matrix=len(data.classes) <= _MAX_CELLS,
         pairs=_confused_pairs(data)[:10],
         comparison=list(_comparison(data)),
-        interval=accuracy_interval(data.evaluated["metrics"]),
+        interval=accuracy_interval,
         largest_class=max(
             1, *(sum(split.get(name, 0) for split in data.class_counts.values()) for name in data.classes)
         ),

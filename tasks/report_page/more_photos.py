@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from storage.uri import EmbeddingsURI
+from storage import manifest
+from storage.kinds import CHECKPOINT
+from storage.uri import CheckpointURI, EmbeddingsURI, PredictionsURI
 from tasks.images import embedding_rows, row_tables
-from tasks.learning import metrics, probe
+from tasks.learning import metrics
 from tasks.learning.epoch_metrics import choose_class_weights
 from tasks.resources import scaling
 
@@ -19,7 +21,6 @@ MOST_ROWS = 5000
 _NEAREST = 9
 _LITTLE = 0.02
 """Largest gain in accuracy by twice the photos that is called little."""
-_AT_ONCE = 8192
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,15 +28,11 @@ class MorePhotos:
     """What the rows of all splits say, each judged by a probe that has seen neither it nor a copy."""
 
     rows: int
-    """Rows that were judged."""
+    """Rows that were judged, of `total`."""
     total: int
-    accuracy: float
     balanced_accuracy: float
-    interval: tuple[float, float]
-    """95 % interval of the accuracy (Wilson)."""
-    quarter: float
-    """Mean accuracy of probes that are fitted to a quarter of the rows, of the same folds."""
-    half: float
+    curve: tuple[float, float, float]
+    """Accuracy by probes that are fitted to a quarter, a half and all of the rows of other folds."""
     gain: tuple[float, float]
     """95 % interval of the difference of the accuracies with all and with half of the rows."""
     nearest: Mapping[int, Sequence[tuple[str, np.ndarray]]] = dataclasses.field(default_factory=dict)
@@ -53,86 +50,69 @@ class MorePhotos:
 
 
 def of_probe(
-    embeddings: EmbeddingsURI, *, class_weights: str, mistakes: Sequence[int], most_rows: int = MOST_ROWS
-) -> MorePhotos:
-    """Return what the rows of a probe's embeddings say; of very many, those that are drawn with a fixed seed.
+    checkpoint: CheckpointURI, predictions: PredictionsURI, *, mistakes: Sequence[int], most_rows: int = MOST_ROWS
+) -> MorePhotos | None:
+    """Return what the images of a probe say; None of another model, or for predictions of other data.
 
-    Args:
-        embeddings: What the probe was fitted to.
-        class_weights: `none` or `balanced`, as in its training.
-        mistakes: Ids of test rows whose nearest training rows are shown.
-        most_rows: Most rows of the cross-validation.
+    `mistakes` are ids of test rows. Of more than `most_rows`, those that are drawn with a fixed seed are judged.
     """
-    rows = embedding_rows.read(embeddings)
+    trained, predicted = manifest.load(checkpoint), manifest.load(predictions)
+    is_own = trained.parents["prepared"].content == predicted.parents["dataset"].content
+    if "embeddings" not in trained.parents or not is_own:
+        return None
+    embeddings = EmbeddingsURI(trained.parent("embeddings", of=checkpoint))
+    rows, class_weights = embedding_rows.read(embeddings), trained.statistics_of(CHECKPOINT).resolved.class_weights
     total = len(rows.labels)
-    if total > most_rows:
-        rows = rows.take(np.sort(np.random.default_rng(0).permutation(total)[:most_rows]))
-    measured = measure(rows.vectors, rows.labels, groups=rows.groups(), class_weights=class_weights)
-    return dataclasses.replace(measured, total=total, nearest=nearest(embeddings, mistakes))
+    drawn = np.sort(np.random.default_rng(0).permutation(total)[:most_rows])
+    groups = rows.groups()[drawn]
+    measured = measure(rows.vectors[drawn], rows.labels[drawn], groups=groups, class_weights=class_weights)
+    return dataclasses.replace(measured, total=total, nearest=_nearest(embeddings, mistakes))
 
 
 def measure(vectors: np.ndarray, labels: np.ndarray, *, groups: np.ndarray, class_weights: str = "none") -> MorePhotos:
     """Judge each row by probes that are fitted to all, to each half and to each quarter of the rows of other folds.
 
-    Halves and quarters have their share of each class and fold; the penalty is the one chosen with all rows.
-    Embeddings are float (N, dimensions), labels and groups int64 (N,): rows of one group are in one fold.
+    Halves and quarters have their share of each class and fold; the penalty is the one chosen with all rows. Embeddings
+    are float (N, dimensions), labels and groups int64 (N,): rows of one group are in one fold.
     """
+    from tasks.learning import probe  # imports scikit-learn
+
     weights = choose_class_weights(class_weights, np.bincount(labels).tolist())
-    fit = functools.partial(
-        probe.fit, vectors, labels, groups=groups, class_weights=weights, threads=scaling.cores_here()
-    )
-    drawn = np.random.default_rng(0).permutation(len(labels))
-    order = np.lexsort((drawn, probe.folds(labels, groups), labels))
+    threads = scaling.cores_here()
+    fit = functools.partial(probe.fit, vectors, labels, groups=groups, class_weights=weights, threads=threads)
+    order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), probe.folds(labels, groups), labels))
     fitted = fit()
-    predicted = fitted.out_of_fold.argmax(1)
 
-    def judge(parts: int) -> np.ndarray:
-        """Return for each row the share of the parts whose probes are right."""
-        is_right = []
-        for part in range(parts):
-            is_used = np.full(len(labels), False)
-            is_used[order[part::parts]] = True
-            is_right.append(fit(is_used=is_used, penalties=[fitted.penalty]).out_of_fold.argmax(1) == labels)
-        return np.asarray(np.mean(is_right, axis=0))
+    def is_right(parts: int) -> np.ndarray:
+        used = [np.isin(np.arange(len(labels)), order[part::parts]) for part in range(parts)]
+        logits = [fit(is_used=each, penalties=[fitted.penalty]).out_of_fold for each in used]
+        return np.asarray((np.argmax(logits, axis=2) == labels).mean(0))
 
-    quarter, half = judge(4), judge(2)
+    predicted, half = fitted.out_of_fold.argmax(1), is_right(2)
+    # Bonett and Price's interval, as `significance.interval`, also for means of two draws
+    differences, num_rows = (predicted == labels) - half, len(labels) + 2
+    gain = float(differences.sum()) / num_rows
+    reach = 1.96 * math.sqrt((float((differences**2).sum() + 2) / num_rows - gain**2) / num_rows)
     scores = metrics.scores(labels, predicted, num_classes=int(labels.max()) + 1)
     return MorePhotos(
         rows=len(labels),
         total=len(labels),
-        accuracy=scores["test_accuracy"],
         balanced_accuracy=scores["balanced_accuracy"],
-        interval=metrics.wilson(scores["test_accuracy"], len(labels)),
-        quarter=float(quarter.mean()),
-        half=float(half.mean()),
-        gain=_interval((predicted == labels) - half),
+        curve=(float(is_right(4).mean()), float(half.mean()), scores["test_accuracy"]),
+        gain=(gain - reach, gain + reach),
     )
 
 
-def _interval(differences: np.ndarray) -> tuple[float, float]:
-    """Return the interval of `significance.interval`, also for means of several draws."""
-    num_rows = len(differences) + 2
-    mean = float(differences.sum()) / num_rows
-    half = 1.96 * math.sqrt((float((differences**2).sum() + 2) / num_rows - mean**2) / num_rows)
-    return mean - half, mean + half
-
-
-def nearest(embeddings: EmbeddingsURI, ids: Sequence[int]) -> dict[int, list[tuple[str, np.ndarray]]]:
-    """Return class and image of the training rows whose embeddings are most like each test row of `ids` (cosine)."""
+def _nearest(embeddings: EmbeddingsURI, ids: Sequence[int]) -> dict[int, list[tuple[str, np.ndarray]]]:
     train, test = (embedding_rows.read(embeddings, split) for split in ("train", "test"))
-    place = dict(zip(test.ids.tolist(), range(len(test.ids)), strict=True))
+    row_of = dict(zip(test.ids.tolist(), range(len(test.ids)), strict=True))
+    mistakes, others = (each.astype(np.float32) for each in (test.vectors[[row_of[id_] for id_ in ids]], train.vectors))
     with threadpool_limits(1):  # the number of cores changes no bit
-        wrong = _directions(test.vectors[[place[id_] for id_ in ids]])
-        starts = range(0, len(train.labels), _AT_ONCE)
-        cosines = np.concatenate([_directions(train.vectors[row : row + _AT_ONCE]) @ wrong.T for row in starts])
+        products = others @ mistakes.T
+    cosines = products / np.maximum(np.linalg.norm(others, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     most_alike = np.argsort(-cosines, axis=0, kind="stable")[:_NEAREST].T
     image_of = dict(row_tables.read_images(train.prepared, "train", train.ids[np.unique(most_alike)].tolist()))
     return {
         id_: [(train.classes[train.labels[row]], image_of[int(train.ids[row])]) for row in rows]
         for id_, rows in zip(ids, most_alike, strict=True)
     }
-
-
-def _directions(vectors: np.ndarray) -> np.ndarray:
-    wide = vectors.astype(np.float32)
-    return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), np.finfo(np.float32).tiny))

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from storage.kinds import CHECKPOINT
-from storage.uri import EmbeddingsURI
 from tasks.learning import recipes
 from tasks.planning import make_plan
 from tasks.report import Run, gather, with_pictures
@@ -36,11 +34,12 @@ def measure(vectors: np.ndarray, labels: np.ndarray) -> MorePhotos:
 def test_curve_rises_where_more_photos_help_and_not_where_labels_are_noise() -> None:
     vectors, labels = rows(240, spread=3)
     rising = measure(vectors, labels)
-    assert rising.quarter + 0.05 < rising.half < rising.accuracy - 0.03 and rising.verdict == "more photos help"
+    quarter, half, whole = rising.curve
+    assert quarter + 0.05 < half < whole - 0.03 and rising.verdict == "more photos help"
     for seed in range(3):
         noise = measure(vectors, np.random.default_rng(seed).permutation(labels))
         assert noise.gain[0] < 0 < noise.gain[1] and noise.verdict != rising.verdict
-        assert abs(noise.accuracy - 1 / 6) < 0.05 > abs(noise.accuracy - noise.quarter)
+        assert all(abs(accuracy - 1 / 6) < 0.05 for accuracy in noise.curve)
 
 
 def test_verdict_is_what_the_interval_allows() -> None:
@@ -108,9 +107,7 @@ def test_look_alike_of_a_mistake_is_among_the_nearest_training_images(data: Repo
 
 
 def test_sample_of_the_rows_is_called_that(probed: Run, data: ReportData) -> None:
-    checkpoint, trained = probed.results.require(CHECKPOINT)
-    embeddings = EmbeddingsURI(trained.parent("embeddings", of=checkpoint))
-    drawn = more_photos.of_probe(embeddings, class_weights="none", mistakes=[], most_rows=40)
+    drawn = more_photos.of_probe(probed.stage.checkpoint, probed.stage.predictions, mistakes=[], most_rows=40)
     text = section(render(dataclasses.replace(data, more_photos=drawn)))
     assert "a quarter of 40 of the 80 photos" in text and "Sample of 80, cross-validated 40" in text
     assert "a sample does not tell whether more than all photos help" in text
