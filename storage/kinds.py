@@ -78,7 +78,7 @@ EMBEDDINGS = Kind(
     uri=EmbeddingsURI,
     statistics=statistics.EmbeddingsStatistics,
     stage="embed",
-    parents=("prepared", "initial", "weights"),
+    parents=("prepared", "raw", "initial", "weights"),
 )
 CHECKPOINT = Kind(
     name="checkpoint",

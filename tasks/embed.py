@@ -2,7 +2,8 @@
 
 from prefect import task
 
-from storage.uri import URI, DatasetURI, EmbeddingsURI
+from storage import kinds
+from storage.uri import URI, DatasetURI, EmbeddingsURI, Root
 from tasks.orchestration.prefect_options import task_options
 from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners.runner import Runner, retry_on_fault, run_once
@@ -11,22 +12,25 @@ from tasks.stages import Embed
 
 @task(name="embed", **task_options, **retry_on_fault)
 def embed(
-    prepared: DatasetURI,
+    dataset: DatasetURI,
     model: str,
     runner: Runner,
     *,
     start: URI | None = None,
+    root: Root | None = None,
     needs: Needs = ANY,
     limits: Limits = Limits(),
 ) -> EmbeddingsURI:
-    """Embed each image of `prepared`; compute only images that no earlier embeddings of these weights have.
+    """Embed each image of `dataset`; compute only images that no earlier embeddings of these weights have.
 
     Args:
-        prepared: The images.
+        dataset: The images: prepared, or raw.
         model: Architecture of the backbone, as in a recipe.
         runner: Runs the job.
         start: Weights: the download of a file of them, or a checkpoint.
+        root: Storage root of the result; None: that of the dataset.
         needs: Resources of each worker, and the number of workers.
         limits: Time limits.
     """
-    return run_once(Embed(prepared=prepared, model=model, start=start), runner, limits=limits, needs=needs)
+    images = {"prepared" if kinds.PREPARED.holds(dataset) else "raw": dataset}
+    return run_once(Embed(root=root, **images, model=model, start=start), runner, limits=limits, needs=needs)

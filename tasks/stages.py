@@ -210,12 +210,21 @@ class _FromWeights(Stage[U]):
 
 
 class Embed(_FromWeights[EmbeddingsURI]):
-    """Compute what a backbone says about each image of a prepared dataset."""
+    """Compute what a backbone says about each image of a dataset, prepared or raw."""
 
     kind = kinds.EMBEDDINGS
-    prepared: DatasetURI
+    prepared: DatasetURI | None = None
+    raw: DatasetURI | None = None
+    """The images, if they are not prepared, such as new ones."""
     model: str
     """The architecture, as in a recipe."""
+
+    @property
+    def dataset(self) -> DatasetURI:
+        """The images."""
+        dataset = self.prepared or self.raw
+        assert dataset, "either prepared or raw"
+        return dataset
 
 
 class Train(_FromWeights[CheckpointURI]):

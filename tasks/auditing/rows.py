@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from storage import manifest, tables
+from storage import tables
 from storage.manifest import JSON
 from storage.uri import AuditURI
 from tasks import report_page
@@ -83,11 +83,7 @@ def find_suspects(rows: EmbeddedRows) -> pa.Table:
     num_listed = max(num_wrong, math.ceil(_LEAST * len(given)), _LEAST_ROWS)
     suspects = judged.sort_values(["is_alone", "probability_given", "split", "id"], ignore_index=True).head(num_listed)
     is_sure = (suspects.index < num_wrong) & (suspects["probability"] > suspects["probability_given"])
-    suspects = suspects.assign(sure=is_sure, file=suspects["split"] + "/" + suspects["id"].astype(str), row=None)
-    if (sources := row_tables.table(rows.raw, manifest.load(rows.raw))) is not None:
-        for split, of_split in suspects.groupby("split"):
-            files, numbers, _ = row_tables.files_of(sources, str(split), of_split["id"].tolist())
-            suspects.loc[of_split.index, "file"], suspects.loc[of_split.index, "row"] = files, numbers
+    suspects = row_tables.with_files(suspects.assign(sure=is_sure), rows.dataset)
     return pa.Table.from_pandas(suspects, schema=SCHEMA, preserve_index=False).replace_schema_metadata(None)
 
 

@@ -17,7 +17,7 @@ DIGEST = 16
 
 
 def schema(dimensions: int) -> pa.Schema:
-    """Return the columns: id and label as in the prepared dataset, digest of the pixels, and embedding."""
+    """Return the columns: id and label as in the dataset, digest of the pixels, and embedding."""
     vector = pa.list_(pa.field("element", pa.float16()), dimensions)  # as Parquet names it
     columns = {"id": pa.int64(), "label": pa.int64(), "digest": pa.binary(DIGEST), "embedding": vector}
     return pa.schema(columns)
@@ -37,16 +37,17 @@ def vectors(table: pa.Table) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddedRows:
-    """Rows of some splits of a prepared dataset."""
+    """Rows of some splits of a dataset."""
 
     classes: tuple[str, ...]
-    prepared: DatasetURI
+    dataset: DatasetURI
+    """The dataset, prepared or raw."""
     splits: np.ndarray
-    """Split of the raw dataset, `train` or `test`, str (N,): validation rows are of train."""
+    """Split of the raw dataset, str (N,): validation rows are of train."""
     ids: np.ndarray
     """int64 (N,)."""
     labels: np.ndarray
-    """int64 (N,)."""
+    """int64 (N,); -1: unknown."""
     digests: pa.ChunkedArray
     """Of the pixels, 16 bytes each."""
     vectors: np.ndarray
@@ -55,7 +56,7 @@ class EmbeddedRows:
     @property
     def raw(self) -> DatasetURI:
         """The raw dataset."""
-        return DatasetURI(manifest.load(self.prepared).parent("raw", of=self.prepared))
+        return DatasetURI(manifest.load(self.dataset).parent("raw", of=self.dataset))
 
     def groups(self) -> np.ndarray:
         """Return a number for each row; equal images, and near duplicates if there are thumbnails, have the same."""
@@ -74,14 +75,15 @@ def read(uri: EmbeddingsURI, *splits: str) -> EmbeddedRows:
     embedded = manifest.load(uri)
     listed = [file for file in embedded.files if not splits or file.split in splits]
     parts = [tables.read_part(uri, file) for file in listed]
-    of_raw = ["test" if file.split == "test" else "train" for file in listed]
+    of_raw = ["train" if file.split == "validation" else str(file.split) for file in listed]
+    role = "prepared" if "prepared" in embedded.parents else "raw"
     table = pa.concat_tables(parts)
     return EmbeddedRows(
         classes=embedded.statistics_of(EMBEDDINGS).model.classes,
-        prepared=DatasetURI(embedded.parent("prepared", of=uri)),
+        dataset=DatasetURI(embedded.parent(role, of=uri)),
         splits=np.repeat(of_raw, [len(part) for part in parts]),
         ids=table["id"].to_numpy(),
-        labels=table["label"].to_numpy(),
+        labels=table["label"].fill_null(-1).to_numpy(),
         digests=table["digest"],
         vectors=vectors(table),
     )

@@ -83,6 +83,16 @@ def files_of(sources: pd.DataFrame, split: str, ids: Sequence[int]) -> tuple[lis
     return paths, numbers, origins["sha256"].tolist()
 
 
+def with_files(rows: pd.DataFrame, dataset: DatasetURI) -> pd.DataFrame:
+    """Return `rows`, which have a split and an id, with file and row (of Parquet); for downloads both are the file."""
+    named = rows.assign(file=rows["split"] + "/" + rows["id"].astype(str), row=None)
+    if (sources := table_of(dataset)) is not None:
+        for split, of_split in rows.groupby("split"):
+            files, numbers, _ = files_of(sources, str(split), of_split["id"].tolist())
+            named.loc[of_split.index, "file"], named.loc[of_split.index, "row"] = files, numbers
+    return named
+
+
 def digests_of(pixels_NHWC: np.ndarray) -> bytes:
     """Return the first 16 bytes of the SHA-256 of each image's pixels, one after the other.
 

@@ -28,9 +28,8 @@ class Embedder:
     def embeddings(self, pixels_NHWC: np.ndarray) -> np.ndarray:
         """Return the embeddings (float16, (N, dimensions)) of images (uint8)."""
         size = _BATCH[self._device.type]
-        batches = [pixels_NHWC[start : start + size] for start in range(0, len(pixels_NHWC), size)]
-        computed = list(process.in_threads(self._embedded, batches, threads=self._threads))
-        return np.concatenate(computed) if computed else np.empty((0, 0), np.float16)
+        batches = [pixels_NHWC[start : start + size] for start in range(0, max(1, len(pixels_NHWC)), size)]
+        return np.concatenate(list(process.in_threads(self._embedded, batches, threads=self._threads)))
 
     @torch.inference_mode()
     def _embedded(self, pixels_NHWC: np.ndarray) -> np.ndarray:

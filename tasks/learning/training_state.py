@@ -31,20 +31,21 @@ _FIRST_ROWS = 5000
 """Most rows from which a model is initialised, as in airbench94."""
 
 
-def model_of(model: str, prepared: Manifest, *, initial: CheckpointURI | None, weights: FilesURI | None) -> ModelSpec:
-    """Return the spec of `model` for images such as those in `prepared`.
+def model_of(model: str, dataset: Manifest, *, initial: CheckpointURI | None, weights: FilesURI | None) -> ModelSpec:
+    """Return the spec of `model` for images such as those in `dataset`.
 
-    It normalizes them as those that the initial weights, if any, were trained on.
+    It normalizes them as those that the initial weights, if any, were trained on; else by what `dataset`, then a
+    prepared one, has measured.
     """
-    metadata = prepared.columns["metadata"]
+    metadata = dataset.columns["metadata"]
     shape = images.shape_of(metadata)
-    measured = prepared.statistics_of(PREPARED)
-    mean, std = measured.mean, measured.std
-    if weights:
-        mean, std = pretrained.normalization(model) or (mean, std)
-    elif initial:
-        before = manifest.load(initial).statistics_of(CHECKPOINT).model
-        mean, std = before.mean, before.std
+    if weights and (published := pretrained.normalization(model)):
+        mean, std = published
+    else:
+        measured = (
+            manifest.load(initial).statistics_of(CHECKPOINT).model if initial else dataset.statistics_of(PREPARED)
+        )
+        mean, std = measured.mean, measured.std
     # For another number of channels, each gets the mean of all.
     mean, std = (
         tuple(values) if len(values) == shape[2] else (sum(values) / len(values),) * shape[2] for values in (mean, std)

@@ -69,7 +69,7 @@ class Plan(BaseModel):
                 *lines,
                 f"preprocess.fn({_typed(self.preprocess.raw)}, recipe.split, runner{elsewhere})",
                 *(
-                    [f"embed.fn({_typed(self.embed.prepared)}, recipe.model, runner, start={self.embed.start!r})"]
+                    [f"embed.fn({_typed(self.embed.dataset)}, recipe.model, runner, start={self.embed.start!r})"]
                     if self.embed
                     else []
                 ),

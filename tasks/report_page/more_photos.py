@@ -111,7 +111,7 @@ def _nearest(embeddings: EmbeddingsURI, ids: Sequence[int]) -> dict[int, list[tu
         products = others @ mistakes.T
     cosines = products / np.maximum(np.linalg.norm(others, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     most_alike = np.argsort(-cosines, axis=0, kind="stable")[:_NEAREST].T
-    image_of = dict(row_tables.read_images(train.prepared, "train", train.ids[np.unique(most_alike)].tolist()))
+    image_of = dict(row_tables.read_images(train.dataset, "train", train.ids[np.unique(most_alike)].tolist()))
     return {
         id_: [(train.classes[train.labels[row]], image_of[int(train.ids[row])]) for row in rows]
         for id_, rows in zip(ids, most_alike, strict=True)

@@ -1,4 +1,4 @@
-"""The embed job: embeddings of the images of a prepared dataset; only those that no earlier result has are computed."""
+"""The embed job: embeddings of the images of a dataset; only those that no earlier result has are computed."""
 
 import contextlib
 import dataclasses
@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 
 from storage import commits, files, manifest, tables
 from storage.admin import catalog
-from storage.kinds import EMBEDDINGS, PREPARED
+from storage.kinds import EMBEDDINGS
 from storage.manifest import File
 from storage.process import gc_paused
-from storage.statistics import EmbeddingsStatistics, ModelSpec
+from storage.statistics import EmbeddingsStatistics, ModelSpec, OfImages
 from storage.uri import EmbeddingsURI
 from tasks.images import embedding_rows, row_tables
+from tasks.images.listing import NEW
 from tasks.jobs import events
 from tasks.jobs.local_data import LocalData, Row
 from tasks.jobs.preprocess.job import SPLITS
@@ -31,13 +32,15 @@ from tasks.stages import Embed
 if TYPE_CHECKING:
     from tasks.learning.embedding import Embedder
 
+_SPLITS = (*SPLITS, NEW)
+
 
 _HARDWARE = "hardware"
 """Folder of the scratch with a file for each hardware that computed embeddings, in this attempt or an earlier one."""
 
 
 def run(spec: JobSpec[Embed], data: LocalData) -> None:
-    """Commit the embedding of every row, in parts and in an order like those of the prepared dataset.
+    """Commit the embedding of every row with an image, in parts and in an order like those of the dataset.
 
     Columns: id and label, as there; digest (binary(16), of the pixels) and embedding (a list of float16). On one kind
     of CPU the bytes do not depend on earlier results, on the number of workers, or on their threads.
@@ -46,17 +49,20 @@ def run(spec: JobSpec[Embed], data: LocalData) -> None:
         from tasks.learning.training_state import model_of  # imports torch
 
     started, stage = time.monotonic(), spec.stage
-    prepared = manifest.load(stage.prepared)
-    model = model_of(stage.model, prepared, initial=stage.initial, weights=stage.weights)
+    dataset = manifest.load(stage.dataset)
+    assert isinstance(dataset.statistics, OfImages)
+    model = model_of(stage.model, dataset, initial=stage.initial, weights=stage.weights)
     earlier = tuple(_earlier(stage, model))
     parts = list(_parts(stage, model, tuple(uri for uri, _ in earlier)))
-    total, done = prepared.num_rows(*SPLITS), list[Embedded]()
+    total, done = dataset.num_rows(*_SPLITS), list[Embedded]()
     for row in data.from_items(parts).map(PartEmbedder, **data.actor_pool(spec, most=len(parts))).iter_rows():
         done.append(row["item"])
         events.progress("images embedded", sum(part.file.rows or 0 for part in done), total)
     done.sort(key=lambda part: part.number)
     assert [part.number for part in done] == list(range(len(parts))), "a part was lost on the way"
-    computed = sum(part.computed for part in done)
+    total, computed = sum(part.file.rows or 0 for part in done), sum(part.computed for part in done)
+    if not total:
+        raise ValueError(f"no image of {stage.dataset} can be read")
     noted = stage.scratch.child(_HARDWARE)
     hardware = [files.read(noted.child(name)).decode() for name in files.children(noted)]
     hardware += [name for _, of_earlier in earlier for name in of_earlier] if computed < total else []
@@ -64,12 +70,12 @@ def run(spec: JobSpec[Embed], data: LocalData) -> None:
     commits.commit(
         stage.target,
         kind=stage.kind.name,
-        parents=parents | {"prepared": prepared.as_parent(stage.prepared)},
+        parents=parents | {"prepared" if stage.prepared else "raw": dataset.as_parent(stage.dataset)},
         parameters=stage.values,
         listed=[part.file for part in done],
         schema=tables.describe(embedding_rows.schema(done[0].dimensions)),
         statistics=EmbeddingsStatistics(
-            notice=prepared.statistics_of(PREPARED).notice,
+            notice=dataset.statistics.notice,
             model=model,
             dimensions=done[0].dimensions,
             computed=computed,
@@ -92,7 +98,7 @@ def _earlier(stage: Embed, model: ModelSpec) -> Iterator[tuple[EmbeddingsURI, tu
         except (FileNotFoundError, manifest.Damaged):  # also of one that gc deletes meanwhile
             continue
         recorded = committed.statistics_of(EMBEDDINGS)
-        begun = [parent.content for role, parent in committed.parents.items() if role != "prepared"]
+        begun = [parent.content for role, parent in committed.parents.items() if role in ("initial", "weights")]
         is_same = dataclasses.replace(recorded.model, classes=model.classes) == model
         if is_same and begun == ([start.content] if start else []):
             yield EmbeddingsURI(uri), recorded.hardware
@@ -108,17 +114,18 @@ class Part:
     """Number in its split."""
     file: File
     digests: bytes
-    """Of its images, one after the other."""
+    """Of its images, one after the other; empty if the dataset has none."""
     model: ModelSpec
     earlier: tuple[EmbeddingsURI, ...]
     """Results from which embeddings are copied."""
 
 
 def _parts(stage: Embed, model: ModelSpec, earlier: tuple[EmbeddingsURI, ...]) -> Iterator[Part]:
-    prepared, number = manifest.load(stage.prepared), 0
-    digests = row_tables.read_digests(stage.prepared)["digest"].combine_chunks().cast(pa.binary()).to_pylist()
-    for split in SPLITS:
-        for index, file in enumerate(prepared.split(split)):
+    dataset, number, digests = manifest.load(stage.dataset), 0, list[bytes]()
+    if stage.prepared:
+        digests = row_tables.read_digests(stage.prepared)["digest"].combine_chunks().cast(pa.binary()).to_pylist()
+    for split in _SPLITS:
+        for index, file in enumerate(dataset.split(split)):
             own, digests = digests[: file.rows], digests[file.rows :]
             yield Part(number=number, index=index, file=file, digests=b"".join(own), model=model, earlier=earlier)
             number += 1
@@ -149,18 +156,20 @@ class PartEmbedder:
         part: Part = row["item"]
         self._model = part.model
         known, earlier = self._known = self._known or _read(self._stage, part.earlier)
-        digests = np.frombuffer(part.digests, dtype=f"V{embedding_rows.DIGEST}")
-        place = pc.fill_null(pc.index_in(_binary(part.digests), value_set=known), -1).to_numpy()
-        table, new = tables.read_part(self._stage.prepared, part.file), np.flatnonzero(place < 0)
-        _, first, number = np.unique(digests[new], return_index=True, return_inverse=True)
+        shape, table = part.model.image_shape, tables.read_part(self._stage.dataset, part.file)
+        table = table.filter(table["image"].is_valid())
+        digests = part.digests or row_tables.digests_of(images.to_arrays(table, shape)[0])
+        place = pc.fill_null(pc.index_in(_binary(digests), value_set=known), -1).to_numpy()
+        new, values = np.flatnonzero(place < 0), np.frombuffer(digests, dtype=f"V{embedding_rows.DIGEST}")
+        _, first, number = np.unique(values[new], return_index=True, return_inverse=True)
         vectors = earlier[place] if len(earlier) else np.empty((0, 0), np.float16)
-        if len(new):
-            pixels, _ = images.to_arrays(table.take(new[first]), part.model.image_shape)
+        if len(new) or not len(earlier):  # without any image, it is still known how wide embeddings are
+            pixels, _ = images.to_arrays(table.take(new[first]), shape)
             with user_code.wrap_user_errors():
                 computed = self._embedder.embeddings(pixels)
             vectors = vectors if len(vectors) else np.empty((len(place), computed.shape[1]), np.float16)
             vectors[new] = computed[number]
-        columns = [table["id"], table["label"], _binary(part.digests), embedding_rows.column(vectors)]
+        columns = [table["id"], table["label"], _binary(digests), embedding_rows.column(vectors)]
         embedded = pa.table(columns, schema=embedding_rows.schema(vectors.shape[1]))
         written = tables.write_part(self._stage.target, embedded, split=str(part.file.split), index=part.index)
         return {"item": Embedded(number=part.number, file=written, computed=len(new), dimensions=vectors.shape[1])}
@@ -187,18 +196,21 @@ class PartEmbedder:
 def _read(stage: Embed, earlier: tuple[EmbeddingsURI, ...]) -> tuple[pa.Array, np.ndarray]:
     """Return digests and embeddings (float16, (N, dimensions)) of earlier results, and of an interrupted attempt.
 
-    Only those of images of the dataset, each once: a result of each night may have the same million images.
+    Each image once, and only those of a prepared dataset: a result of each night may have the same million images.
     """
-    wanted, found = pc.unique(row_tables.read_digests(stage.prepared)["digest"]), list[pa.Table]()
+    found, seen = list[pa.Table](), pa.array([], pa.binary(embedding_rows.DIGEST))
+    wanted = pc.unique(row_tables.read_digests(stage.prepared)["digest"]) if stage.prepared else None
     for uri in (stage.target, *earlier):
         with contextlib.suppress(FileNotFoundError, manifest.Damaged):  # what cannot be read is computed again
             listed = manifest.load(uri).files if uri != stage.target else _interrupted(uri)
             if not listed:
                 continue
             table = pa.concat_tables(tables.read_part(uri, file, columns=["digest", "embedding"]) for file in listed)
-            if len(table := table.filter(pc.is_in(table["digest"], value_set=wanted))):
+            table = table.filter(pc.invert(pc.is_in(table["digest"], value_set=seen)))
+            table = table if wanted is None else table.filter(pc.is_in(table["digest"], value_set=wanted))
+            if len(table):
                 found.append(table)
-                wanted = wanted.filter(pc.invert(pc.is_in(wanted, value_set=table["digest"].combine_chunks())))
+                seen = pa.concat_arrays([seen, table["digest"].combine_chunks()])
     if not found:
         return pa.array([], pa.binary(embedding_rows.DIGEST)), np.empty((0, 0), np.float16)
     table = pa.concat_tables(found)
@@ -207,7 +219,7 @@ def _read(stage: Embed, earlier: tuple[EmbeddingsURI, ...]) -> tuple[pa.Array, n
 
 def _interrupted(target: EmbeddingsURI) -> list[File]:
     """Return the complete parts that are at `target` before it is committed."""
-    places = [(split, name) for split in SPLITS for name in files.children(target.child(split))]
+    places = [(split, name) for split in _SPLITS for name in files.children(target.child(split))]
     return [file for split, name in places if (file := tables.entry(target, f"{split}/{name}", split=split))]
 
 
