@@ -29,7 +29,7 @@ _LONG_S = 240
 """Seconds that a file of whole runs takes, if it has no limit of its own."""
 
 
-_TOOLS = ("file", "git", "ldconfig", "mount", "umount", "uname")
+_TOOLS = ("file", "git", "ldconfig", "lscpu", "mount", "umount", "uname")
 """Programs that end at once: a unit test may start them, or call code that does."""
 _started: list[str] = []
 """Commands of the processes that this process started since the last test."""

@@ -24,8 +24,10 @@ from flows.cli.options import (
     ExportOptions,
     FlowOptions,
     MistakesOptions,
+    NextOptions,
     PredictOptions,
     RunOptions,
+    SimilarOptions,
     StorageOptions,
 )
 from storage import exits, terminal
@@ -161,6 +163,36 @@ def audit(options: AuditOptions) -> int:
     from flows.cli import start
 
     return start.audit(options)
+
+
+@_command("""
+examples:
+  data-to-model next ~/unlabeled --copy-to to-label            50 images, copies named after rank and predicted class
+  data-to-model next ~/unlabeled --count 200 --csv next.csv""")
+def next(options: NextOptions) -> int:
+    """List the unlabeled images whose labels would teach a model most.
+
+    Those whose class the model is least sure of, and which are not all alike: k-means of the
+    embeddings, weighted by uncertainty. Images that it was trained on, and copies, are left out.
+    """
+    from flows.cli.neighbors import next_to_label
+
+    return next_to_label(options)
+
+
+@_command("""
+examples:
+  data-to-model similar ~/odd.jpg                              with the champion
+  data-to-model similar ~/odd.jpg --count 20 --model champion:photos""")
+def similar(options: SimilarOptions) -> int:
+    """List the training, validation and test images most like an image, as a model sees them.
+
+    By the cosine of their embeddings, what the model's backbone says about an image. Those of all
+    images are computed once, and copied from then on.
+    """
+    from flows.cli.neighbors import similar
+
+    return similar(options)
 
 
 @_command("""

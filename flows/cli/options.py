@@ -10,6 +10,8 @@ import typer
 from storage.exits import NAMED, Storage, parse_csv, parse_folder
 
 Text: TypeAlias = str | None
+Model = Annotated[str, typer.Option(metavar="URI", help=NAMED)]
+Count = Annotated[int, typer.Option(min=1, metavar="N", help="number of images to list")]
 RECIPE = "a recipe's name, path.py:function or folder:function"
 _Function = TypeVar("_Function", bound=Callable[..., object])
 NONE: Any = ()
@@ -183,7 +185,7 @@ class PredictOptions(TableOptions, FlowOptions):
             "or s3://bucket/prefix, with images or Parquet, with or without labels",
         ),
     ]
-    model: Annotated[str, typer.Option(metavar="URI", help=NAMED)] = "champion"
+    model: Model = "champion"
     split: Annotated[
         Text, typer.Option(metavar="NAME", help="only this split of a dataset, such as test (default: all)")
     ] = None
@@ -225,6 +227,24 @@ class CopyOptions(TableOptions):
             help="also copy the images to this folder, empty or new, with rank and classes in their names",
         ),
     ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NextOptions(CopyOptions, FlowOptions):
+    """Options of the list of images to label next."""
+
+    data: Annotated[str, typer.Argument(metavar="FOLDER", help="new images, as `predict --data` takes them")]
+    model: Model = "champion"
+    count: Count = 50
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimilarOptions(FlowOptions):
+    """Options of the list of images like another."""
+
+    data: Annotated[str, typer.Argument(metavar="FILE", help="the image")]
+    model: Model = "champion"
+    count: Count = 9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -93,6 +93,16 @@ def resolve_prediction(
     )
 
 
+def backbone_of(checkpoint: CheckpointURI) -> tuple[str, URI]:
+    """Return architecture and weights of a model's backbone: if it is a probe, the published ones, if still there."""
+    trained = manifest.load(checkpoint)
+    recorded, start = trained.statistics_of(CHECKPOINT), URI(checkpoint)
+    if "embeddings" in trained.parents and flat(recorded.recipe)["start"] == "pretrained":
+        weights = trained.parent("weights", of=checkpoint)
+        start = weights if manifest.is_committed(weights) else start
+    return recorded.model.model, start
+
+
 def are_user_images(uri: DatasetURI) -> bool:
     """Return whether `uri` is images or Parquet of the user's, not a dataset, committed or unfinished.
 

@@ -1,0 +1,94 @@
+"""The commands `next` and `similar`: which images to label next, and which are like another, by embeddings."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+import pandas as pd
+from rich.console import Console
+
+from flows.cli import console, predictions_csv, preflight
+from flows.cli.options import FlowOptions, NextOptions, PredictOptions, SimilarOptions
+from storage import exits, manifest, terminal
+from storage.manifest import JSON
+from storage.uri import DatasetURI, EmbeddingsURI
+from tasks.comparing import neighbors
+from tasks.comparing.rows import write_copies
+from tasks.embed import embed
+from tasks.images.listing import NEW
+from tasks.ingest import ingest
+from tasks.orchestration.stage import using
+from tasks.planning.model_requests import BatchRequest, backbone_of
+from tasks.predict import predict
+from tasks.runners.runner import InProcessRunner, Runner
+from tasks.runners.session import session
+
+
+def next_to_label(options: NextOptions) -> int:
+    """List the images of a folder to label next, and write table and copies."""
+    with exits.refused_if_invalid(), _ingested(options) as (request, runner):
+        stage, needs, limits = request.predict, request.needs, request.limits
+        model, dataset, root = stage.checkpoint, stage.dataset, request.root
+        predictions = predict.fn(model, dataset, runner, root=root, needs=needs, limits=limits)
+        images = neighbors.next_to_label(predictions, _embed(request, dataset, runner), model, count=options.count)
+    columns, rows = _rows(images.assign(rank=range(1, len(images) + 1)), "probability")
+    if options.csv:
+        predictions_csv.write_rows(options.csv, columns, rows, has_mark=options.excel)
+    if options.copy_to:
+        names = {}
+        for id_, row in zip(images["id"].tolist(), rows, strict=True):
+            name = f"{row['rank']:05d} {row['class']}, {PurePosixPath(row['file']).stem}"
+            names[id_] = name + (f" row {row['row']}" if "row" in row else "")
+        write_copies(options.copy_to, dataset, names, split=NEW)
+    return _show(columns, rows, as_json=options.as_json)
+
+
+def similar(options: SimilarOptions) -> int:
+    """List the images of a model's own data that are most like an image."""
+    with exits.refused_if_invalid(), _ingested(options) as (request, runner):
+        checkpoint, dataset = request.predict.checkpoint, request.predict.dataset
+        prepared = DatasetURI(manifest.load(checkpoint).parent("prepared", of=checkpoint))
+        if manifest.load(dataset).rows != 1:
+            raise ValueError(f"FILE must be one image, got {options.data}; name one of its files")
+        if not manifest.is_committed(prepared):
+            raise ValueError(f"--model: {prepared}, the images of {checkpoint}, was deleted; run its pipeline again")
+        query, embeddings = _embed(request, dataset, InProcessRunner()), _embed(request, prepared, runner)
+        images = neighbors.most_similar(embeddings, query, count=options.count)
+    return _show(*_rows(images.assign(rank=range(1, len(images) + 1)), "similarity"), as_json=options.as_json)
+
+
+@contextlib.contextmanager
+def _ingested(options: NextOptions | SimilarOptions) -> Iterator[tuple[BatchRequest, Runner]]:
+    """Ingest the user's new images, without a flow."""
+    shared = {field.name: getattr(options, field.name) for field in dataclasses.fields(FlowOptions)}
+    request = preflight.checked_prediction(PredictOptions(**shared, data=options.data, model=options.model))
+    if not request.ingest:
+        raise ValueError(f"--data must be new images, got the dataset {options.data}; name a folder of images")
+    console.attach(console.Narrator(Console(stderr=True), has_bar=options.workers != 0))
+    with using(request.root, request.uses), session(wanted=False, workers=options.workers) as runner:
+        ingest.fn(request.ingest.made_from, request.ingest.data, runner, limits=request.limits)
+        yield request, runner
+
+
+def _embed(request: BatchRequest, dataset: DatasetURI, runner: Runner) -> EmbeddingsURI:
+    model, start = backbone_of(request.predict.checkpoint)
+    root, needs, limits = request.root, request.needs, request.limits
+    return embed.fn(dataset, model, runner, start=start, root=root, needs=needs, limits=limits)
+
+
+def _rows(images: pd.DataFrame, score: str) -> tuple[list[str], list[JSON]]:
+    """Return the names of the columns, and the rows as plain values; there are rows of files only for Parquet."""
+    columns = ["rank", "file", *["row"] * bool(images["row"].notna().any()), "class", score]
+    rows: list[JSON] = json.loads(images[columns].to_json(orient="records", double_precision=6))
+    return columns, rows
+
+
+def _show(columns: Sequence[str], rows: Sequence[JSON], *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(rows, indent=1), flush=True)
+        return 0
+    shown = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
+    terminal.show_lines(terminal.table([columns, *shown]))
+    return 0
