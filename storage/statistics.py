@@ -254,7 +254,7 @@ class EmbeddingsStatistics(OfImages):
     """The backbone, and how images are normalized for it."""
     dimensions: int
     computed: int
-    """Images that no earlier result had."""
+    """Images that neither an earlier result nor an interrupted attempt had."""
     copied: int
     hardware: tuple[str, ...]
     """Hardware and versions of the computed ones."""

@@ -26,7 +26,10 @@ class Embedder:
         self.hardware = hardware.here(device, precision="fp32")
 
     def embeddings(self, pixels_NHWC: np.ndarray) -> np.ndarray:
-        """Return the embeddings (float16, (N, dimensions)) of images (uint8)."""
+        """Return the embeddings (float16, (N, dimensions)) of images (uint8).
+
+        Raises `ValueError` if one is no finite number in float16.
+        """
         size = _BATCH[self._device.type]
         batches = [pixels_NHWC[start : start + size] for start in range(0, max(1, len(pixels_NHWC)), size)]
         return np.concatenate(list(process.in_threads(self._embedded, batches, threads=self._threads)))
@@ -38,4 +41,7 @@ class Embedder:
         images[: len(pixels_NHWC)] = pixels_NHWC
         normalized = self._model.normalized(moved(torch.from_numpy(images), self._device))
         features: np.ndarray = self._model.backbone(normalized)[: len(pixels_NHWC)].half().cpu().numpy()
+        if not np.isfinite(features).all():
+            model = self._model.spec.model
+            raise ValueError(f"model {model} gives embeddings that are not finite in float16; use training=finetune")
         return features

@@ -43,3 +43,13 @@ def test_head_on_the_embedding_gives_the_logits_of_the_model(model: str, shape: 
     with torch.inference_mode():
         logits = linear_head(whole)(backbone.backbone(backbone.normalized(images)))
         torch.testing.assert_close(logits, whole(images))
+
+
+def test_embeddings_that_float16_cannot_hold_are_refused() -> None:
+    model = classifier("small-cnn", (28, 28, 1))
+    with torch.no_grad():
+        for weight in model.backbone.parameters():
+            weight.mul_(1e4)
+    embedder = Embedder(model, threads=1, device=torch.device("cpu"))
+    with pytest.raises(ValueError, match="model small-cnn gives embeddings that are not finite in float16"):
+        embedder.embeddings(np.full((1, 28, 28, 1), 255, np.uint8))
