@@ -118,7 +118,7 @@ def _plan(options: RunOptions, recipe: Recipe) -> Plan:
 
 
 def plan_audit(options: AuditOptions) -> AuditRequest:
-    """Plan the trainings of an audit, without the checks; raise `ValueError` if the request is invalid."""
+    """Plan an audit, without the checks; raise `ValueError` if the request is invalid."""
     names = [field.name for field in dataclasses.fields(RunOptions) if hasattr(options, field.name)]
     values = {name: getattr(options, name) for name in names}
     if options.data in sources.known():
