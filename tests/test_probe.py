@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import app
 from storage import manifest
 from storage.kinds import CHECKPOINT, EMBEDDINGS, EVALUATION
-from storage.uri import URI, CheckpointURI
-from tasks.learning import inference
-from tests.image_folder import CLASSES, picture
+from storage.uri import URI, CheckpointURI, EmbeddingsURI
+from tasks.images import embedding_rows
+from tasks.learning import inference, probe
+from tasks.learning.modeling import linear_head
+from tests.image_folder import CLASSES, encoded, picture
 
 SMALL = ("--set", "image_size=32", "--set", "validation_fraction=0.2")
 
@@ -76,7 +80,7 @@ def test_first_run_promotes_a_model_that_is_right(monday: dict[str, Any]) -> Non
     ]
 
 
-def test_model_gives_the_probabilities_that_were_judged(monday: dict[str, Any], place: Path) -> None:
+def test_model_names_the_classes_of_files(monday: dict[str, Any], place: Path) -> None:
     model = inference.load(monday["uris"]["checkpoint"])
     photos = [place / "photos" / name / "3.png" for name in CLASSES]
     assert model([str(photo) for photo in photos]).argmax(1).tolist() == [0, 1, 2]
@@ -92,6 +96,21 @@ def test_night_after_computes_only_the_new_images_and_its_model_is_that_of_an_em
     for role in ("checkpoint", "predictions", "evaluation"):
         mine, other = (manifest.load(URI(document["uris"][role])) for document in (tuesday, alone))
         assert mine.files[0].sha256 == other.files[0].sha256 and mine.fingerprint == other.fingerprint
+
+
+def test_balanced_weights_are_those_of_each_class_whatever_its_name(prefect_server: None, tmp_path: Path) -> None:
+    labels, photos = np.array([0] * 30 + [1] * 8), tmp_path / "photos"
+    photos.mkdir()
+    for split, numbers in (("train", range(38)), ("test", range(100, 138))):
+        contents = [encoded(number, int(label)) for number, label in zip(numbers, labels, strict=True)]
+        schema = pa.schema({"image": pa.binary(), "label": pa.int64()}, metadata={"classes": '["zebra", "ant"]'})
+        pq.write_table(pa.table([contents, labels], schema=schema), photos / f"{split}.parquet")
+    uri = CheckpointURI(run(photos, tmp_path / "root", "--set", "class_weights=balanced")["uris"]["checkpoint"])
+    rows = embedding_rows.read(EmbeddingsURI(manifest.load(uri).parent("embeddings", of=uri)), "train")
+    weights = len(rows.labels) / (2 * np.bincount(rows.labels))
+    fitted = probe.fit(rows.vectors, rows.labels, class_weights=weights.tolist())
+    head = linear_head(inference.load(uri).classifier)
+    np.testing.assert_allclose(head.bias.numpy(), fitted.bias, rtol=1e-4)
 
 
 @pytest.mark.slow

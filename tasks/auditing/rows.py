@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from scipy.special import softmax
 
 from storage import tables
 from storage.manifest import JSON
@@ -49,8 +50,7 @@ def out_of_fold(rows: EmbeddedRows) -> tuple[np.ndarray, np.ndarray]:
     And whether the probe has seen rows of its class, bool (N,).
     """
     fitted = probe.fit(rows.vectors, rows.labels, groups=rows.groups(), threads=scaling.cores_here())
-    logits = fitted.out_of_fold - fitted.out_of_fold.max(1, keepdims=True)
-    return np.asarray(np.exp(logits) / np.exp(logits).sum(1, keepdims=True)), fitted.is_judged
+    return np.asarray(softmax(fitted.out_of_fold, axis=1)), fitted.is_judged
 
 
 def find_suspects(rows: EmbeddedRows) -> pa.Table:

@@ -55,7 +55,7 @@ def choose(probabilities: np.ndarray, vectors: np.ndarray, *, count: int) -> np.
         vectors: Embeddings by the model's backbone, float (N, dimensions); no two are equal.
         count: Images to choose.
     """
-    points, top = _directions(vectors), np.sort(probabilities, 1)
+    points, top = embedding_rows.directions(vectors), np.sort(probabilities, 1)
     doubt = 1 - (top[:, -1] - top[:, -2])
     with threadpool_limits(1):  # the number of cores changes nothing
         groups = KMeans(min(count, len(points)), n_init=1, random_state=0).fit(points, sample_weight=doubt + _LEAST)
@@ -70,14 +70,8 @@ def most_similar(embeddings: EmbeddingsURI, query: EmbeddingsURI, *, count: int)
     The similarity is the cosine of the angle between two embeddings.
     """
     rows, vector = embedding_rows.read(embeddings), embedding_rows.read(query).vectors[:1]
-    similarities = _directions(rows.vectors) @ _directions(vector)[0]
+    similarities = embedding_rows.directions(rows.vectors) @ embedding_rows.directions(vector)[0]
     best = np.argsort(-similarities, kind="stable")[:count]
     classes = np.array(rows.classes, object)[rows.labels[best]]
     columns = {"id": rows.ids[best], "split": rows.splits[best], "class": classes, "similarity": similarities[best]}
     return row_tables.with_files(pd.DataFrame(columns), rows.dataset)
-
-
-def _directions(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors of length 1, float32."""
-    plain = vectors.astype(np.float32)
-    return np.asarray(plain / np.maximum(np.linalg.norm(plain, axis=1, keepdims=True), _LEAST))

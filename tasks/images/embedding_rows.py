@@ -35,6 +35,12 @@ def vectors(table: pa.Table) -> np.ndarray:
     return np.asarray(values.flatten().to_numpy().reshape(len(values), -1))
 
 
+def directions(embeddings: np.ndarray) -> np.ndarray:
+    """Return embeddings scaled to length 1, float32: their products are cosines, 1 for equal directions."""
+    plain = embeddings.astype(np.float32)
+    return np.asarray(plain / np.maximum(np.linalg.norm(plain, axis=1, keepdims=True), np.finfo(np.float32).tiny))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddedRows:
     """Rows of some splits of a dataset."""

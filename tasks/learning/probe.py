@@ -5,6 +5,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
@@ -143,5 +144,4 @@ class _Fit:
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the cross-entropy of each row."""
-    shifted = logits - logits.max(1, keepdims=True)
-    return np.asarray(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels])
+    return np.asarray(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels])

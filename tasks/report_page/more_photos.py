@@ -106,10 +106,9 @@ def measure(vectors: np.ndarray, labels: np.ndarray, *, groups: np.ndarray, clas
 def _nearest(embeddings: EmbeddingsURI, ids: Sequence[int]) -> dict[int, list[tuple[str, np.ndarray]]]:
     train, test = (embedding_rows.read(embeddings, split) for split in ("train", "test"))
     row_of = dict(zip(test.ids.tolist(), range(len(test.ids)), strict=True))
-    mistakes, others = (each.astype(np.float32) for each in (test.vectors[[row_of[id_] for id_ in ids]], train.vectors))
+    mistakes = test.vectors[[row_of[id_] for id_ in ids]]
     with threadpool_limits(1):  # the number of cores changes no bit
-        products = others @ mistakes.T
-    cosines = products / np.maximum(np.linalg.norm(others, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        cosines = embedding_rows.directions(train.vectors) @ embedding_rows.directions(mistakes).T
     most_alike = np.argsort(-cosines, axis=0, kind="stable")[:_NEAREST].T
     image_of = dict(row_tables.read_images(train.dataset, "train", train.ids[np.unique(most_alike)].tolist()))
     return {

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from tasks.learning.embedding import Embedder
 
 _SPLITS = (*SPLITS, NEW)
-
-
 _HARDWARE = "hardware"
 """Folder of the scratch with a file for each hardware that computed embeddings, in this attempt or an earlier one."""
 

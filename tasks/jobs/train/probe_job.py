@@ -30,12 +30,12 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
     assert stage.embeddings and stage.recipe.training.kind == "probe"
     embedded = manifest.load(stage.embeddings)
     train, validation = (embedding_rows.read(stage.embeddings, split) for split in ("train", "validation"))
-    counts = prepared.statistics_of(PREPARED).class_counts["train"]
-    weights = choose_class_weights(stage.recipe.training.class_weights, list(counts.values()))
-    copies = pc.index_in(train.digests, value_set=pc.unique(train.digests)).to_numpy()
-    fitted = probe.fit(train.vectors, train.labels, groups=copies, class_weights=weights, threads=threads)
-    events.write_line(f"probe of {len(train.labels):,} training rows, L2 penalty {fitted.penalty:g}")
     spec = training_state.model_of(stage.recipe.model, prepared, initial=stage.initial, weights=stage.weights)
+    counts = prepared.statistics_of(PREPARED).class_counts["train"]
+    class_weights = choose_class_weights(stage.recipe.training.class_weights, [counts[name] for name in spec.classes])
+    copies = pc.index_in(train.digests, value_set=pc.unique(train.digests)).to_numpy()
+    fitted = probe.fit(train.vectors, train.labels, groups=copies, class_weights=class_weights, threads=threads)
+    events.write_line(f"probe of {len(train.labels):,} training rows, L2 penalty {fitted.penalty:g}")
     model = Classifier(spec)
     training_state.load_initial_weights(model, initial=stage.initial, weights=stage.weights)
     head = linear_head(model)
@@ -45,7 +45,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
     judged = (torch.from_numpy(values[fitted.is_judged]) for values in (fitted.out_of_fold, train.labels))
     temperature = float(fit_temperature(*judged))
     (train_loss, train_accuracy), (loss, accuracy) = (
-        _metrics(fitted.logits(rows.vectors), rows.labels, weights) for rows in (train, validation)
+        _metrics(fitted.logits(rows.vectors), rows.labels, class_weights) for rows in (train, validation)
     )
     metrics = EpochMetrics(
         epoch=1,
@@ -66,7 +66,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
         parameters=stage.values,
         resolved=Resolved(
             batch_size=len(train.labels),
-            class_weights="balanced" if weights else "none",
+            class_weights="balanced" if class_weights else "none",
             device="cpu",
             precision="fp32",
             threads=1,
