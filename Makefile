@@ -70,5 +70,5 @@ UV_INSTALL := $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python
 INSTALL_cuda = $(UV_INSTALL) --require-hashes --no-deps -r requirements.lock || \
     $(BIN)/python -m pip install --disable-pip-version-check --no-deps -r requirements.lock
 # The locked hashes of torch are those of its build for CUDA, as in deploy/Dockerfile.
-INSTALL_cpu = sed -E '/^torch(vision)?==/,/[^\]$$/ { /--hash/d; s/ *\$$// }' requirements.lock > $(VENV)/cpu.txt \
+INSTALL_cpu = sed -E '/^torch(vision)?==/,/[^\]$$/ { /--hash/d; s/ *\\$$// }' requirements.lock > $(VENV)/cpu.txt \
     && $(UV_INSTALL) --torch-backend=cpu --constraint $(VENV)/cpu.txt -r pyproject.toml --extra dev
