@@ -161,6 +161,8 @@ class ModelSpec:
     """Standard deviation of the training rows per channel, in units of 0 to 255."""
     temperature: float = 1.0
     """Probabilities are softmax(logits / temperature)."""
+    fine_tuned_temperature: float | None = None
+    """Of an ensemble: the temperature of the fine-tuned backbone; the second one ends in a probe. None: only one."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=_CONFIG)

@@ -235,7 +235,7 @@ class Train(_FromWeights[CheckpointURI]):
     recipe: Recipe
     """Its model and its training decide the weights; the split is already in `prepared`."""
     embeddings: EmbeddingsURI | None = None
-    """Of the images, by the initial weights: what a probe is fitted to."""
+    """Of the images, by the initial weights: what a probe, alone or in an ensemble, is fitted to."""
     workers: int | None = Field(default=None, ge=0)
     """Number of workers as requested; None: chosen by GPUs, batch size and nodes; 0: one, without Ray."""
     cores: int | None = None

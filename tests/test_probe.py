@@ -41,20 +41,9 @@ def command(*words: str) -> dict[str, Any]:
     return document
 
 
-def run(folder: Path, root: Path, *more: str) -> dict[str, Any]:
-    return command(
-        "run",
-        "--recipe",
-        "images-probe",
-        "--data",
-        str(folder),
-        "--storage",
-        str(root),
-        "--workers",
-        "0",
-        *SMALL,
-        *more,
-    )
+def run(folder: Path, root: Path, *more: str, recipe: str = "images-probe") -> dict[str, Any]:
+    where = ("--data", str(folder), "--storage", str(root), "--workers", "0")
+    return command("run", "--recipe", recipe, *where, *SMALL, *more)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +100,19 @@ def test_balanced_weights_are_those_of_each_class_whatever_its_name(prefect_serv
     fitted = probe.fit(rows.vectors, rows.labels, class_weights=weights.tolist())
     head = linear_head(inference.load(uri).classifier)
     np.testing.assert_allclose(head.bias.numpy(), fitted.bias, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_default_model_averages_a_fine_tuning_and_a_probe(monday: dict[str, Any], place: Path, tmp_path: Path) -> None:
+    write(tmp_path / "photos", range(20))
+    default, alone = (
+        run(tmp_path / "photos", place / "root", "--set", "epochs=1", *more, recipe="images-finetune")
+        for more in ((), ("--set", "ensemble=none"))
+    )
+    photos = [str(place / "photos" / name / "3.png") for name in CLASSES]
+    of_both, *each = (inference.load(run["uris"]["checkpoint"])(photos).numpy() for run in (default, alone, monday))
+    np.testing.assert_allclose(of_both, np.mean(each, 0), atol=1e-6)
+    assert of_both.argmax(1).tolist() == [0, 1, 2]
 
 
 @pytest.mark.slow

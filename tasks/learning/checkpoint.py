@@ -79,9 +79,13 @@ def write(folder: URI, meta: Meta, contents: Mapping[str, bytes]) -> None:
     """Write the `contents` of WEIGHTS and TRAINING, then `meta` with all digests: META completes the checkpoint."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(files.put, map(folder.child, contents), contents.values()))
+    files.put(folder.child(META), sealed(meta, contents).model_dump_json(indent=1).encode())
+
+
+def sealed(meta: Meta, contents: Mapping[str, bytes]) -> Meta:
+    """Return `meta` with the digests of the `contents` of WEIGHTS and TRAINING, and its own."""
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    meta = meta.model_copy(update={"sha256": digests}).signed()
-    files.put(folder.child(META), meta.model_dump_json(indent=1).encode())
+    return meta.model_copy(update={"sha256": digests}).signed()
 
 
 def read_meta(uri: URI) -> Meta | None:

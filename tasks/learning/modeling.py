@@ -1,6 +1,7 @@
 """A classifier of raw images that normalizes them itself: its backbone and the head, which gives the logits."""
 
 import contextlib
+import functools
 import math
 
 import torch
@@ -27,15 +28,26 @@ class Classifier(nn.Module):
     def __init__(self, spec: ModelSpec, *, pretrained: bool = False) -> None:
         super().__init__()
         self.spec = spec
-        shape, num_classes = spec.image_shape, len(spec.classes)
-        self.backbone = models.build(spec.model, image_shape=shape, num_classes=num_classes, pretrained=pretrained)
+        build = functools.partial(
+            models.build, spec.model, image_shape=spec.image_shape, num_classes=len(spec.classes), pretrained=pretrained
+        )
+        self.backbone = build()
+        self.probe = None if spec.fine_tuned_temperature is None else build()
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.tensor(spec.mean, dtype=torch.float32).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(spec.std, dtype=torch.float32).view(1, -1, 1, 1))
 
     def forward(self, images_BHWC: Tensor) -> Tensor:
-        logits: Tensor = self.backbone(self.normalized(images_BHWC))
+        """Return the logits; of two backbones, the logarithms of their averaged probabilities."""
+        images_BCHW = self.normalized(images_BHWC)
+        logits = self._checked(self.backbone(images_BCHW), images_BHWC)
+        if self.probe is None or self.spec.fine_tuned_temperature is None:
+            return logits
+        both = (logits.float() / self.spec.fine_tuned_temperature, self.probe(images_BCHW).float())
+        return torch.logaddexp(*(one.log_softmax(1) for one in both)) - math.log(2)
+
+    def _checked(self, logits: object, images_BHWC: Tensor) -> Tensor:
         wanted = (images_BHWC.shape[0], len(self.spec.classes))  # `len` would fix the size of a batch for torch.export
         if not isinstance(logits, Tensor) or logits.shape != wanted or not logits.is_floating_point():
             got = f"{logits.dtype} of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -98,7 +110,8 @@ def move_model(model: Classifier, *, precision: str, device: torch.device) -> Cl
     That is channels last in bf16, and in fp32 on a CPU for depthwise convolutions.
     """
     is_last = precision == "bf16" or (device.type == "cpu" and _has_depthwise(model))
-    model.backbone.to(memory_format=torch.channels_last if is_last else torch.contiguous_format)
+    for backbone in filter(None, (model.backbone, model.probe)):
+        backbone.to(memory_format=torch.channels_last if is_last else torch.contiguous_format)
     return model.to(device)
 
 

@@ -86,6 +86,9 @@ class Training:
     """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
     start: variants.Start = variants.Random()
     """Initial weights: random, pretrained, champion, champion:NAME, or a file that ends in .safetensors."""
+    ensemble: Literal["none", "probe"] = "none"
+    """probe: average the model's probabilities with those of a probe on the initial weights; only with store=pixels and
+    weights that are pretrained or from a file."""
     freeze_epochs: int = Field(default=0, ge=0)
     """First epochs that train only the model's head; its backbone keeps the weights that it started from."""
     backbone_lr_scale: float = Field(default=1.0, gt=0)
@@ -218,6 +221,14 @@ class Recipe:
             }
             if missing := [name for name, is_met in needed.items() if not is_met]:
                 raise ValueError(f"step must be eager without {' and '.join(missing)}, got 'graph'")
+
+    @property
+    def has_probe(self) -> bool:
+        """Whether a probe is fitted to embeddings of the images by the initial weights."""
+        if self.training.kind == "probe":
+            return True
+        is_fixed = self.training.start.kind in ("pretrained", "file")
+        return self.training.ensemble == "probe" and is_fixed and self.data.store == "pixels"
 
     @property
     def finetuning(self) -> Training:

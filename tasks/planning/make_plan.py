@@ -110,7 +110,7 @@ def _plan(
         start = warm_start.initial_checkpoint(root, registered_model, train, image_shape=shape, classes=classes)
         train = train.model_copy(update={"start": start})
     embed = None
-    if data.recipe.training.kind == "probe":
+    if data.recipe.has_probe:
         embed = Embed(prepared=preprocess.target, model=data.recipe.model, start=train.start)
         train = train.model_copy(update={"embeddings": embed.target})
     predict = Predict(checkpoint=train.target, dataset=preprocess.target, split="test")

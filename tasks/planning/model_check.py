@@ -188,8 +188,10 @@ def _build(plan: Plan) -> "Classifier":
     with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors():
         model = Classifier(spec, pretrained=plan.train.initial is None and plan.train.weights is None)
     training = plan.recipe.training
-    if training.kind == "probe":
+    if plan.recipe.has_probe:
         linear_head(model)
-    elif training.freeze_epochs or training.backbone_lr_scale != 1 or training.start.kind == "pretrained":
+    elif training.kind == "finetune" and (
+        training.freeze_epochs or training.backbone_lr_scale != 1 or training.start.kind == "pretrained"
+    ):
         head_of(model.backbone)
     return model

@@ -30,7 +30,7 @@ class Plan(BaseModel):
     """None for an existing raw dataset."""
     preprocess: Preprocess
     embed: Embed | None
-    """None but for a probe."""
+    """None for a model without a probe."""
     train: Train
     predict: Predict
     evaluate: Evaluate

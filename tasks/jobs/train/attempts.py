@@ -8,7 +8,7 @@ import json
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from storage import commits, files, manifest
@@ -19,6 +19,9 @@ from storage.uri import URI, CheckpointURI
 from tasks.learning import checkpoint, hardware
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
 from tasks.stages import Train
+
+AddToModel = Callable[[bytes, Meta], tuple[bytes, Meta]]
+"""Adds a part to a model: takes and returns the bytes of WEIGHTS, and what goes with them."""
 
 
 def trained_on(stage: Train, prepared: Manifest) -> str:
@@ -94,9 +97,12 @@ def commit(
     parents: Mapping[str, URI | Parent],
     split: SplitRule,
     loader: str,
+    add: AddToModel | None = None,
     seconds: float,
 ) -> Manifest:
     """Commit the best epoch at `target`, with the whole history; the last epoch must have a checkpoint in `scratch`.
+
+    `add` gives the model another part.
 
     Raises `RuntimeError` if one of the two is damaged; running the job again trains the missing epochs.
     """
@@ -111,9 +117,11 @@ def commit(
         if best is None:
             raise RuntimeError(f"the checkpoint of epoch {final.best_epoch}, the best, is damaged; run again to resume")
         content = {name: (folder / name).read_bytes() for name in (WEIGHTS, TRAINING)}
-    meta = best.model_copy(update={"history": final.history, "hardware": final.hardware}).signed()
+    meta = best.model_copy(update={"history": final.history, "hardware": final.hardware})
+    if add:
+        content[WEIGHTS], meta = add(content[WEIGHTS], meta)
     content |= {
-        META: meta.model_dump_json(indent=1).encode(),
+        META: checkpoint.sealed(meta, content).model_dump_json(indent=1).encode(),
         "history.json": json.dumps(list(map(dataclasses.asdict, final.history)), indent=1).encode(),
     }
     return commits.commit(
@@ -125,21 +133,21 @@ def commit(
         statistics=CheckpointStatistics(
             best_epoch=final.best_epoch,
             history=final.history,
-            model=best.model,
-            temperature=best.model.temperature,
+            model=meta.model,
+            temperature=meta.model.temperature,
             stopped_early=final.epoch < final.recipe["training"].get("epochs", 1),
             resolved=final.resolved,
             recipe=final.recipe,
             split=split,
             loader=loader,
-            hardware=final.hardware,
-            is_reproducible=hardware.is_reproducible(final.hardware),
+            hardware=meta.hardware,
+            is_reproducible=hardware.is_reproducible(meta.hardware),
             seconds=seconds,
         ),
     )
 
 
-def finish(stage: Train, prepared: Manifest, *, started: float, loader: str) -> None:
+def finish(stage: Train, prepared: Manifest, *, started: float, loader: str, add: AddToModel | None = None) -> None:
     """Commit the best epoch, unless another run was first; the job `started` at this monotonic time."""
     if not manifest.is_committed(stage.target):
         commit(
@@ -148,5 +156,6 @@ def finish(stage: Train, prepared: Manifest, *, started: float, loader: str) -> 
             parents=stage.parents | {"prepared": prepared.as_parent(stage.prepared)},
             split=prepared.statistics_of(PREPARED).split,
             loader=loader,
+            add=add,
             seconds=time.monotonic() - started,
         )

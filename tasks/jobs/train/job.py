@@ -1,7 +1,9 @@
 """The train job: DDP of Ray Train, each rank on its own rows, or all in this process without Ray."""
 
+import functools
 import os
 import time
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from storage import manifest, s3
@@ -36,13 +38,9 @@ def run(spec: JobSpec[Train], data: LocalData) -> None:
     """
     started, stage = time.monotonic(), spec.stage
     prepared = manifest.load(stage.prepared)
-    if stage.embeddings:
-        with gc_paused():
-            from tasks.jobs.train import probe_job  # imports torch
-
-        probe_job.train(
-            stage, prepared, attempts.new_attempt(stage.scratch), threads=spec.threads or scaling.cores_here()
-        )
+    threads = spec.threads or scaling.cores_here()
+    if stage.recipe.training.kind == "probe":
+        _probe_job().train(stage, prepared, attempts.new_attempt(stage.scratch), threads=threads)
         attempts.finish(stage, prepared, started=started, loader="embeddings")
         return
     scale = _scale(spec) if data.is_ray else None
@@ -55,7 +53,14 @@ def run(spec: JobSpec[Train], data: LocalData) -> None:
             from tasks.jobs.train import train_loop  # imports torch
 
         train_loop.train_here(spec, prepared, attempt, loader=loader)
-    attempts.finish(stage, prepared, started=started, loader=loader)
+    add = functools.partial(_probe_job().average, stage, prepared, threads=threads) if stage.embeddings else None
+    attempts.finish(stage, prepared, started=started, loader=loader, add=add)
+
+
+def _probe_job() -> ModuleType:
+    with gc_paused():
+        from tasks.jobs.train import probe_job  # imports torch
+    return probe_job
 
 
 def _scale(spec: JobSpec[Train]) -> Scale:

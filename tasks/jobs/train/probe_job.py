@@ -1,4 +1,4 @@
-"""The train job of a probe: a new head on a backbone that stays as it is, fitted to embeddings in this process."""
+"""A probe in the train job: a new head on a backbone that stays as it is, fitted to embeddings in this process."""
 
 import dataclasses
 
@@ -11,41 +11,25 @@ from storage import manifest
 from storage.kinds import EMBEDDINGS, PREPARED
 from storage.manifest import Manifest
 from storage.statistics import EpochMetrics, Resolved
-from storage.uri import URI
+from storage.uri import URI, EmbeddingsURI
 from tasks.images import embedding_rows
+from tasks.images.embedding_rows import EmbeddedRows
 from tasks.jobs import events
 from tasks.jobs.train import attempts
 from tasks.learning import checkpoint, hardware, probe, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS, Meta
 from tasks.learning.epoch_metrics import choose_class_weights
 from tasks.learning.modeling import Classifier, fit_temperature, linear_head
+from tasks.learning.probe import Probe
 from tasks.stages import Train
 
 
 def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> None:
-    """Fit the probe of `stage` to the training rows of `prepared`, and write it as the checkpoint of a first epoch.
-
-    The temperature is fitted to the logits of rows that a fold of the cross-validation left out.
-    """
-    assert stage.embeddings and stage.recipe.training.kind == "probe"
-    embedded = manifest.load(stage.embeddings)
-    train, validation = (embedding_rows.read(stage.embeddings, split) for split in ("train", "validation"))
-    spec = training_state.model_of(stage.recipe.model, prepared, initial=stage.initial, weights=stage.weights)
-    counts = prepared.statistics_of(PREPARED).class_counts["train"]
-    class_weights = choose_class_weights(stage.recipe.training.class_weights, [counts[name] for name in spec.classes])
-    copies = pc.index_in(train.digests, value_set=pc.unique(train.digests)).to_numpy()
-    fitted = probe.fit(train.vectors, train.labels, groups=copies, class_weights=class_weights, threads=threads)
-    events.write_line(f"probe of {len(train.labels):,} training rows, L2 penalty {fitted.penalty:g}")
-    model = Classifier(spec)
-    training_state.load_initial_weights(model, initial=stage.initial, weights=stage.weights)
-    head = linear_head(model)
-    with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(fitted.weights))
-        head.bias.copy_(torch.from_numpy(fitted.bias))
-    judged = (torch.from_numpy(values[fitted.is_judged]) for values in (fitted.out_of_fold, train.labels))
-    temperature = float(fit_temperature(*judged))
+    """Fit the probe of `stage` to the training rows of `prepared`, and write it as the checkpoint of a first epoch."""
+    fitted = _fit(stage, prepared, threads=threads)
     (train_loss, train_accuracy), (loss, accuracy) = (
-        _metrics(fitted.logits(rows.vectors), rows.labels, class_weights) for rows in (train, validation)
+        _metrics(fitted.probe.logits(rows.vectors), rows.labels, fitted.class_weights)
+        for rows in (fitted.rows, embedding_rows.read(fitted.embeddings, "validation"))
     )
     metrics = EpochMetrics(
         epoch=1,
@@ -56,17 +40,16 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
         validation_accuracy=accuracy,
         learning_rate=0.0,
         backbone_learning_rate=0.0,
-        temperature=round(temperature, 6),
+        temperature=fitted.temperature,
     )
-    here = hardware.here(torch.device("cpu"), precision="fp32")
     meta = Meta(
-        model=dataclasses.replace(spec, temperature=metrics.temperature),
+        model=dataclasses.replace(fitted.model.spec, temperature=fitted.temperature),
         recipe=stage.recipe.to_dict(),
         prepared=attempts.trained_on(stage, prepared),
         parameters=stage.values,
         resolved=Resolved(
-            batch_size=len(train.labels),
-            class_weights="balanced" if class_weights else "none",
+            batch_size=len(fitted.rows.labels),
+            class_weights="balanced" if fitted.class_weights else "none",
             device="cpu",
             precision="fp32",
             threads=1,
@@ -75,12 +58,73 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
         epoch=1,
         step=1,
         history=(metrics,),
-        hardware=tuple(dict.fromkeys([*embedded.statistics_of(EMBEDDINGS).hardware, here])),
+        hardware=fitted.hardware,
         sha256={},
     )
-    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: tensor.contiguous() for name, tensor in fitted.model.state_dict().items()}
     content = {WEIGHTS: safetensors.torch.save(tensors), TRAINING: safetensors.torch.save({}, {"training": "{}"})}
     checkpoint.write(attempt.child("epoch-0001"), meta, content)
+
+
+def average(stage: Train, prepared: Manifest, weights: bytes, meta: Meta, *, threads: int) -> tuple[bytes, Meta]:
+    """Return `weights` and `meta` of a fine-tuned model with a probe of `stage` as its second backbone.
+
+    The head of the probe is divided by its temperature.
+    """
+    fitted = _fit(stage, prepared, threads=threads)
+    head = linear_head(fitted.model)
+    with torch.no_grad():
+        head.weight.div_(fitted.temperature)
+        head.bias.div_(fitted.temperature)
+    second = {f"probe.{name}": tensor.contiguous() for name, tensor in fitted.model.backbone.state_dict().items()}
+    both = safetensors.torch.save(safetensors.torch.load(weights) | second)
+    model = dataclasses.replace(meta.model, temperature=1.0, fine_tuned_temperature=meta.model.temperature)
+    used = tuple(dict.fromkeys(meta.hardware + fitted.hardware))
+    return both, meta.model_copy(update={"model": model, "hardware": used})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Fitted:
+    """A model that ends in a fitted probe."""
+
+    model: Classifier
+    probe: Probe
+    temperature: float
+    """Fitted to the logits of rows that a fold of the cross-validation left out."""
+    embeddings: EmbeddingsURI
+    rows: EmbeddedRows
+    """Training rows."""
+    class_weights: list[float] | None
+    hardware: tuple[str, ...]
+    """Of the embeddings and of this process."""
+
+
+def _fit(stage: Train, prepared: Manifest, *, threads: int) -> _Fitted:
+    assert stage.embeddings
+    rows = embedding_rows.read(stage.embeddings, "train")
+    spec = training_state.model_of(stage.recipe.model, prepared, initial=stage.initial, weights=stage.weights)
+    counts = prepared.statistics_of(PREPARED).class_counts["train"]
+    class_weights = choose_class_weights(stage.recipe.training.class_weights, [counts[name] for name in spec.classes])
+    copies = pc.index_in(rows.digests, value_set=pc.unique(rows.digests)).to_numpy()
+    fitted = probe.fit(rows.vectors, rows.labels, groups=copies, class_weights=class_weights, threads=threads)
+    events.write_line(f"probe of {len(rows.labels):,} training rows, L2 penalty {fitted.penalty:g}")
+    model = Classifier(spec)
+    training_state.load_initial_weights(model, initial=stage.initial, weights=stage.weights)
+    head = linear_head(model)
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(fitted.weights))
+        head.bias.copy_(torch.from_numpy(fitted.bias))
+    judged = (torch.from_numpy(values[fitted.is_judged]) for values in (fitted.out_of_fold, rows.labels))
+    here = hardware.here(torch.device("cpu"), precision="fp32")
+    return _Fitted(
+        model=model,
+        probe=fitted,
+        temperature=round(float(fit_temperature(*judged)), 6),
+        embeddings=stage.embeddings,
+        rows=rows,
+        class_weights=class_weights,
+        hardware=tuple(dict.fromkeys([*manifest.load(stage.embeddings).statistics_of(EMBEDDINGS).hardware, here])),
+    )
 
 
 def _metrics(logits: np.ndarray, labels: np.ndarray, class_weights: list[float] | None) -> tuple[float, float]:

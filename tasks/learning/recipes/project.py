@@ -77,6 +77,7 @@ def images_finetune() -> Recipe:
             epochs=5,
             batch_size=0,
             start=Pretrained(),
+            ensemble="probe",
             optimizer=AdamW(learning_rate=1e-3),
             augment=PixelAugment(max_shift=6),
         ),
