@@ -27,10 +27,14 @@ def train(
     The arguments are the fields of `Train`.
 
     Raises:
-        ValueError: `start` is missing, or given although the recipe starts from random weights.
+        ValueError: `start` is missing, or given although the recipe starts from random weights; or `embeddings`, which
+            a recipe with a probe needs, and no other one.
     """
     if (start is None) != (recipe.training.start.kind == "random"):
         needed = "a checkpoint, or the URI of downloaded weights" if start is None else "None"
         raise ValueError(f"start must be {needed} with start={recipe.training.start.kind}, got {start}")
+    if (embeddings is None) == recipe.has_probe:
+        needed = "those of `embed`" if recipe.has_probe else "None"
+        raise ValueError(f"embeddings must be {needed} with recipe {recipe.name}, got {embeddings}")
     stage = Train(prepared=prepared, recipe=recipe, start=start, embeddings=embeddings, workers=workers, cores=cores)
     return run_once(stage, runner, limits=limits, needs=needs_of(recipe, workers))

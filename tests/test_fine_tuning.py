@@ -18,6 +18,7 @@ from storage import manifest, registry
 from storage.decision import Decision
 from storage.uri import CheckpointURI
 from tasks.download import download
+from tasks.embed import embed
 from tasks.learning import pretrained, recipes, training_state
 from tasks.planning import make_plan, model_check
 from tasks.planning.plan import Plan
@@ -111,7 +112,10 @@ def trained(plan: Plan) -> CheckpointURI:
     """The model of `plan`, made as the flow does."""
     runner = InProcessRunner()
     prepared = preprocess.fn(ingested(plan, runner), plan.recipe.split, runner)
-    return train.fn(prepared, plan.recipe, runner, start=plan.train.start, workers=0)
+    start, embeddings = plan.train.start, None
+    if plan.embed:
+        embeddings = embed.fn(prepared, plan.recipe.model, runner, start=start)
+    return train.fn(prepared, plan.recipe, runner, start=start, embeddings=embeddings, workers=0)
 
 
 def crowned(plan: Plan) -> CheckpointURI:
