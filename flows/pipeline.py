@@ -84,7 +84,11 @@ def run(plan: Plan) -> Any:
         checkpoint = train(
             prepared, recipe, runner, start=start, embeddings=embeddings, workers=workers, cores=cores, limits=limits
         )
-        predictions = predict(checkpoint, prepared, runner, split="test", needs=needs, limits=limits)
+        if plan.embed_by_model:
+            name = "embed by model"
+            embed(prepared, recipe.model, runner, start=checkpoint, needs=needs, limits=limits, name=name)
+        own = plan.predict.embeddings
+        predictions = predict(checkpoint, prepared, runner, split="test", embeddings=own, needs=needs, limits=limits)
         evaluation = evaluate(predictions, limits=limits)
         model, judge_only = plan.registered_model, plan.judge_only
         decision = promote(

@@ -31,6 +31,8 @@ def predict(
     storage: str | None = None,
     split: str | None = None,
     min_confidence: float | None = None,
+    max_distance: float | None = None,
+    no_drift: bool = False,
     workers: int | None = None,
     cores: int | None = None,
     stage_timeout: str = "24h",
@@ -48,6 +50,8 @@ def predict(
         stage, needs, limits = request.predict, request.needs, request.limits
         if request.ingest:
             ingest(request.ingest.made_from, request.ingest.data, runner, limits=limits)
-        model, root, part = stage.checkpoint, request.root, stage.split
-        predictions = predict_rows(model, stage.dataset, runner, split=part, root=root, needs=needs, limits=limits)
+        model, root, part, own = stage.checkpoint, request.root, stage.split, stage.embeddings
+        predictions = predict_rows(
+            model, stage.dataset, runner, split=part, embeddings=own, root=root, needs=needs, limits=limits
+        )
         return outcome(summarize_prediction(request, predictions, steps))

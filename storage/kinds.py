@@ -95,7 +95,7 @@ PREDICTIONS = Kind(
     uri=PredictionsURI,
     statistics=statistics.PredictionsStatistics,
     stage="predict",
-    parents=("checkpoint", "dataset"),
+    parents=("checkpoint", "dataset", "embeddings"),
     stays_with_champion=True,
 )
 EVALUATION = Kind(

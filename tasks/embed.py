@@ -20,6 +20,7 @@ def embed(
     root: Root | None = None,
     needs: Needs = ANY,
     limits: Limits = Limits(),
+    name: str = "embed",
 ) -> EmbeddingsURI:
     """Embed each image of `dataset`; compute only images that no earlier embeddings of these weights have.
 
@@ -31,6 +32,8 @@ def embed(
         root: Storage root of the result; None: that of the dataset.
         needs: Resources of each worker, and the number of workers.
         limits: Time limits.
+        name: The stage's in logs, if a run embeds twice.
     """
     images = {"prepared" if kinds.PREPARED.holds(dataset) else "raw": dataset}
-    return run_once(Embed(root=root, **images, model=model, start=start), runner, limits=limits, needs=needs)
+    stage = Embed(root=root, **images, model=model, start=start)
+    return run_once(stage, runner, limits=limits, needs=needs, name=name)

@@ -66,6 +66,8 @@ def write_evaluation(stage: Evaluate) -> None:
         "slices": {"slices": [each.model_dump() for each in compared]},
         "worst": metrics.worst(ids, labels, chosen, confidence, count=40),
     }
+    if "distance" in rows:
+        content["kept"] = metrics.kept_by_distance(is_right, rows["distance"].to_numpy())
     commits.commit(
         target,
         kind="evaluation",

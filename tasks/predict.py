@@ -2,7 +2,7 @@
 
 from prefect import task
 
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage.uri import CheckpointURI, DatasetURI, EmbeddingsURI, PredictionsURI, Root
 from tasks.orchestration.prefect_options import task_options
 from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners.runner import Runner, retry_on_fault, run_once
@@ -16,6 +16,7 @@ def predict(
     runner: Runner,
     *,
     split: str | None = None,
+    embeddings: EmbeddingsURI | None = None,
     root: Root | None = None,
     needs: Needs = ANY,
     limits: Limits = Limits(),
@@ -26,5 +27,5 @@ def predict(
     `dataset` is raw or prepared, with images of the model's shape. `name` is the stage's in logs, if a run predicts
     twice. The other arguments are the fields of `Predict`.
     """
-    stage = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split=split)
+    stage = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split=split, embeddings=embeddings)
     return run_once(stage, runner, limits=limits, needs=needs, name=name)

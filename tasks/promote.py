@@ -17,6 +17,7 @@ from tasks.predict import predict
 from tasks.promotion.gate import find_valid_decision, judge, resolved, rival_of
 from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners.runner import Runner
+from tasks.stages import Predict
 
 
 @task(name="promote", **task_options)
@@ -82,7 +83,10 @@ def score_champion(
         root, judged = reference.root_of(evaluation), manifest.load(evaluation).parent("predictions", of=evaluation)
         dataset = DatasetURI(manifest.load(judged).parent("dataset", of=judged))
         name = "predict with champion"
-        predictions = predict(champion, dataset, runner, split="test", root=root, needs=needs, limits=limits, name=name)
+        own = Predict.of(champion, dataset, split="test", root=root).embeddings
+        predictions = predict(
+            champion, dataset, runner, split="test", embeddings=own, root=root, needs=needs, limits=limits, name=name
+        )
         return evaluate(predictions, limits=limits, name="evaluate champion")
     except DeadlineExceeded:
         raise

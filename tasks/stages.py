@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from storage import kinds, reference
+from storage import kinds, manifest, reference
 from storage.kinds import Kind, U
 from storage.uri import (
     URI,
@@ -267,6 +267,24 @@ class Predict(Stage[PredictionsURI]):
     dataset: DatasetURI
     split: str | None = None
     """Split to predict; None: every split."""
+    embeddings: EmbeddingsURI | None = None
+    """Of the model's own images, by its own backbone: rows get their distance to the nearest; None: no distance."""
+
+    @classmethod
+    def of(
+        cls, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None = None, root: Root | None = None
+    ) -> Self:
+        """Return the stage that predicts by a trained model, with distances if its images have embeddings."""
+        trained, embeddings = manifest.find(checkpoint), None
+        if trained and "embeddings" in trained.parents:
+            embeddings = EmbeddingsURI(trained.parent("embeddings", of=checkpoint))
+        elif trained and "prepared" in trained.parents:
+            prepared = DatasetURI(trained.parent("prepared", of=checkpoint))
+            model = trained.statistics_of(kinds.CHECKPOINT).model.model
+            embeddings = Embed(prepared=prepared, model=model, start=checkpoint).target
+        if embeddings and not manifest.is_committed(embeddings):
+            embeddings = None
+        return cls(root=root, checkpoint=checkpoint, dataset=dataset, split=split, embeddings=embeddings)
 
 
 class Evaluate(Stage[EvaluationURI]):

@@ -34,7 +34,10 @@ def evaluated(plan: Plan, runner: Runner | None = None) -> EvaluationURI:
     if plan.embed:
         embeddings = embed.fn(prepared, recipe.model, runner, start=start)
     checkpoint = train.fn(prepared, recipe, runner, start=start, embeddings=embeddings, workers=workers)
-    return evaluate.fn(predict.fn(checkpoint, prepared, runner, split="test", needs=plan.predict_needs))
+    if plan.embed_by_model:
+        embed.fn(prepared, recipe.model, runner, start=checkpoint)
+    own, needs = plan.predict.embeddings, plan.predict_needs
+    return evaluate.fn(predict.fn(checkpoint, prepared, runner, split="test", embeddings=own, needs=needs))
 
 
 def run(plan: Plan, runner: Runner | None = None) -> Decision:

@@ -130,10 +130,12 @@ def _audit(summary: JSON) -> Iterator[str]:
 
 
 def _prediction(summary: JSON) -> Iterator[str]:
-    unpredicted, below = summary["unpredicted"], summary["below_min_confidence"]
+    unpredicted, below, above = (
+        summary[name] for name in ("unpredicted", "below_min_confidence", "above_max_distance")
+    )
     by_count = sorted(summary["predicted"].items(), key=lambda item: -item[1])
     yield f"model          {summary['uris']['checkpoint']}"
-    with_class = summary["rows"] - unpredicted["rows"] - below
+    with_class = summary["rows"] - unpredicted["rows"] - below - above
     yield f"predicted      {terminal.count(with_class, 'row')} of {summary['rows']:,}"
     for name, rows in by_count[:_CLASSES_SHOWN]:
         yield f"  {rows:>11,}  {name}"
@@ -142,8 +144,12 @@ def _prediction(summary: JSON) -> Iterator[str]:
         yield f"  {sum(rows for _, rows in rest):>11,}  in {len(rest):,} other classes"
     if below:
         yield f"no class       {terminal.count(below, 'row')} below --min-confidence"
+    if above:
+        yield f"no class       {terminal.count(above, 'row')} above --max-distance"
     if unpredicted["rows"]:
         named = ", ".join([*unpredicted["named"][:_NAMES_SHOWN], *["..."] * (unpredicted["rows"] > _NAMES_SHOWN)])
         yield f"unreadable     {terminal.count(unpredicted['rows'], 'row')} without a prediction: {named or 'no image'}"
+    if summary["drift"]:
+        yield f"drift          {summary['drift']['summary']}"
     if "csv" in summary:
         yield f"table          {summary['csv']}"

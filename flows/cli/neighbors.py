@@ -31,7 +31,9 @@ def next_to_label(options: NextOptions) -> int:
     with exits.refused_if_invalid(), _ingested(options) as (request, runner):
         stage, needs, limits = request.predict, request.needs, request.limits
         model, dataset, root = stage.checkpoint, stage.dataset, request.root
-        predictions = predict.fn(model, dataset, runner, root=root, needs=needs, limits=limits)
+        predictions = predict.fn(
+            model, dataset, runner, embeddings=stage.embeddings, root=root, needs=needs, limits=limits
+        )
         images = neighbors.next_to_label(predictions, _embed(request, dataset, runner), model, count=options.count)
     columns, rows = _rows(images.assign(rank=range(1, len(images) + 1)), "probability")
     if options.csv:

@@ -197,6 +197,17 @@ class PredictOptions(TableOptions, FlowOptions):
             "apart; the report says how many images that leaves (default: every image gets a class)",
         ),
     ] = None
+    max_distance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DISTANCE",
+            help="leave the class empty in --csv where the image is farther from all of the model's own, such as 0.4, "
+            "and count these images apart; the report shows distances (default: every image gets a class)",
+        ),
+    ] = None
+    no_drift: Annotated[
+        bool, typer.Option("--no-drift", help="do not compare new images with the test rows of the model")
+    ] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

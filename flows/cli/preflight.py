@@ -66,6 +66,8 @@ def checked_prediction(options: PredictOptions) -> BatchRequest:
         data=options.data,
         split=options.split,
         min_confidence=options.min_confidence,
+        max_distance=options.max_distance,
+        no_drift=options.no_drift,
         workers=options.workers,
         limits=_limits(options),
     )

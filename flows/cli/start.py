@@ -202,7 +202,8 @@ def start(request: Any, options: FlowOptions, parameters: dict[str, Any], *, flo
                 narrator.stop()
     if isinstance(options, PredictOptions) and options.csv:
         table = PredictionsURI(summary["uris"]["predictions"])
-        predictions_csv.write_csv(table, options.csv, min_confidence=options.min_confidence, has_mark=options.excel)
+        limits = {"min_confidence": options.min_confidence, "max_distance": options.max_distance}
+        predictions_csv.write_csv(table, options.csv, **limits, has_mark=options.excel)
         summary["csv"] = str(options.csv)
     if options.as_json:
         print(json.dumps(summary, indent=1), flush=True)

@@ -159,7 +159,7 @@ def _predictions(a: Results, b: Results) -> list[tuple[PredictionsURI, Manifest]
         if datasets[0] != datasets[1]:
             checkpoint, _ = side.require(kinds.CHECKPOINT)
             root, dataset = reference.root_of(checkpoint), datasets[1 - number]
-            uri = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split="test").target
+            uri = Predict.of(checkpoint, dataset, split="test", root=root).target
             if recorded := manifest.find(uri):
                 sides[number] = uri, recorded
                 break

@@ -47,7 +47,7 @@ class Results:
         if {"checkpoint", "prepared"} <= manifests.keys():
             checkpoint, prepared = CheckpointURI(manifests["checkpoint"][0]), DatasetURI(manifests["prepared"][0])
             root = reference.root_of(uri)
-            add("predictions", Predict(root=root, checkpoint=checkpoint, dataset=prepared, split="test").target)
+            add("predictions", Predict.of(checkpoint, prepared, split="test", root=root).target)
         if "predictions" in manifests:
             add("evaluation", Evaluate(predictions=PredictionsURI(manifests["predictions"][0])).target)
         return cls(uri=uri, manifests=manifests, missing=missing)

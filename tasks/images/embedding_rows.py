@@ -14,6 +14,8 @@ from tasks.learning import thumbnails
 
 DIGEST = 16
 """Bytes of an image's digest."""
+MOST_KNOWN = 20_000
+"""Images, at most, among which the nearest one is looked for."""
 
 
 def schema(dimensions: int) -> pa.Schema:
@@ -39,6 +41,12 @@ def directions(embeddings: np.ndarray) -> np.ndarray:
     """Return embeddings scaled to length 1, float32: their products are cosines, 1 for equal directions."""
     plain = embeddings.astype(np.float32)
     return np.asarray(plain / np.maximum(np.linalg.norm(plain, axis=1, keepdims=True), np.finfo(np.float32).tiny))
+
+
+def known_directions(uri: EmbeddingsURI) -> np.ndarray:
+    """Return the directions of training and validation images: of many, those with the lowest digests."""
+    rows = read(uri, "train", "validation")
+    return directions(rows.vectors[pc.sort_indices(rows.digests).to_numpy()[:MOST_KNOWN]])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

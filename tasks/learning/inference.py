@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from storage import process
 from storage.admin import catalog
@@ -14,10 +15,12 @@ from storage.statistics import EpochMetrics
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, hardware, training_state
 from tasks.learning.loaders import moved
-from tasks.learning.modeling import Classifier, autocast, move_model, resolve_precision, set_arithmetic
+from tasks.learning.modeling import Classifier, autocast, head_layer, move_model, resolve_precision, set_arithmetic
 
 _FIRST_BATCH = 512
 """Images to compute at a time as long as they fit into memory."""
+DECIMALS = 4
+"""Of a distance: float16, in which the known images are stored, holds no more."""
 Picture = str | os.PathLike[str] | bytes
 """An image file's path, or its bytes."""
 
@@ -113,10 +116,19 @@ def _pixels(picture: Picture, number: int, *, size: int, channels: int) -> bytes
 class Inference:
     """Model of a committed checkpoint on `device`, at `precision`, by default that of its training.
 
-    On a GPU without bf16 it is fp32.
+    On a GPU without bf16 it is fp32. With `known`, the directions of images as its backbone gives them (float32, (N,
+    dimensions)), it also says how far an image is from the nearest of them.
     """
 
-    def __init__(self, uri: CheckpointURI, *, threads: int, device: torch.device, precision: str | None = None) -> None:
+    def __init__(
+        self,
+        uri: CheckpointURI,
+        *,
+        threads: int,
+        device: torch.device,
+        precision: str | None = None,
+        known: np.ndarray | None = None,
+    ) -> None:
         torch.set_num_threads(threads)
         self.device = device
         if self.device.type == "cpu":
@@ -133,18 +145,32 @@ class Inference:
         placed = move_model(classifier, precision=self.precision, device=self.device)
         self.model = Model(placed, meta.history, precision=self.precision).eval()
         self.hardware = hardware.here(self.device, precision=self.precision)
+        self._known = None if known is None else torch.from_numpy(known).to(self.device)
+        self._features = torch.empty(0)
+        """What the last layer was given in the latest forward pass."""
+        if self._known is not None:
+            head_layer(placed).register_forward_pre_hook(lambda _, given: setattr(self, "_features", given[0]))
+
+    def probabilities(self, pixels: np.ndarray) -> np.ndarray:
+        """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC)."""
+        return self.predictions(pixels)[0]
 
     @torch.inference_mode()
-    def probabilities(self, pixels: np.ndarray) -> np.ndarray:
-        """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC), in batches from the first row on.
+    def predictions(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Compute probabilities and distances of images (uint8, NHWC), in batches from the first row on.
 
         If a GPU's memory is full, this batch and all later ones are halved; on GPUs that may change their last bits.
+
+        Returns:
+            float32, (N, classes); and 1 - cosine of the angle to the nearest known image, float32, (N,), rounded to
+            `DECIMALS`, or (N, 0) without known images.
         """
-        chunks, start = [torch.empty(0, len(self.model.classes), device=self.device)], 0
+        num_classes, start = len(self.model.classes), 0
+        chunks = [torch.empty(0, num_classes + (self._known is not None), device=self.device)]
         while start < len(pixels):
             rows = pixels[start : start + self.batch_size]
             try:
-                chunks.append(self.model(moved(torch.from_numpy(rows.copy()), self.device)))
+                chunks.append(self._predicted(moved(torch.from_numpy(rows.copy()), self.device)))
                 start += len(rows)
             except torch.OutOfMemoryError:
                 if len(rows) == 1:
@@ -152,4 +178,13 @@ class Inference:
                 self.batch_size = len(rows) // 2
             if self.batch_size < len(rows):  # not before the error is gone, which holds tensors
                 torch.cuda.empty_cache()
-        return np.asarray(torch.cat(chunks).cpu().numpy())  # only now the host waits for a GPU
+        predicted = torch.cat(chunks).cpu().numpy()  # only now the host waits for a GPU
+        return np.ascontiguousarray(predicted[:, :num_classes]), np.round(predicted[:, num_classes:], DECIMALS)
+
+    def _predicted(self, images: Tensor) -> Tensor:
+        """Return the probabilities of a batch, and in one more column the distances."""
+        probabilities: Tensor = self.model(images)
+        if self._known is None:
+            return probabilities
+        cosines = functional.normalize(self._features.float().flatten(1)) @ self._known.T
+        return torch.column_stack([probabilities, (1 - cosines.max(1).values).clamp(min=0)])

@@ -112,6 +112,13 @@ def coverage(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, Any
     return _records(confidence=steps, rows=len(order) - first, right=right[first])
 
 
+def kept_by_distance(is_right: np.ndarray, distance: np.ndarray) -> list[dict[str, Any]]:
+    """Count right and wrong rows up to the distances (float32) that keep 100, 99, 95 and 90 % of all rows."""
+    limits = np.quantile(distance, (1, 0.99, 0.95, 0.9), method="higher")
+    right, wrong = ((distance[rows, None] <= limits).sum(0) for rows in (is_right, ~is_right))
+    return _records(distance=limits.astype(str).astype(float), right=right, wrong=wrong)
+
+
 def worst(
     ids: np.ndarray, labels: np.ndarray, predictions: np.ndarray, confidence: np.ndarray, *, count: int
 ) -> list[dict[str, Any]]:

@@ -7,14 +7,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from prefect import State
+from prefect.context import FlowRunContext
+from prefect.events import emit_event
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 
 from storage import manifest, tables
 from storage.decision import Decision
 from storage.kinds import AUDIT, CHECKPOINT, EVALUATION, PREDICTIONS, RAW
+from storage.manifest import JSON
 from storage.statistics import RawStatistics
 from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
+from tasks.comparing import drift
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.learning.metrics import wilson
 from tasks.orchestration.stage import Step
@@ -72,8 +76,10 @@ def summarize(
 def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, stages: Sequence[Step]) -> dict[str, Any]:
     """Build a JSON document with the URIs, the rows by predicted class and without a prediction, and the stages."""
     predicted = manifest.load(predictions)
-    statistics, minimum = predicted.statistics_of(PREDICTIONS), request.min_confidence
-    counts = _count_confident(request, predictions, minimum) if minimum else statistics.predicted
+    statistics = predicted.statistics_of(PREDICTIONS)
+    counts, below, above = statistics.predicted, 0, 0
+    if request.min_confidence is not None or request.max_distance is not None:
+        counts, below, above = _count(request, predictions)
     source = manifest.load(request.predict.dataset).statistics
     unreadable = source.unreadable if isinstance(source, RawStatistics) else ()
     return {
@@ -85,18 +91,34 @@ def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, sta
         "rows": predicted.rows,
         "predicted": counts,
         "unpredicted": {"rows": statistics.unpredicted, "named": list(unreadable)},
-        "below_min_confidence": predicted.rows - statistics.unpredicted - sum(counts.values()),
+        "below_min_confidence": below,
+        "above_max_distance": above,
+        "drift": None if request.no_drift else _drift(predictions),
         "stages": _stages_as_dicts(stages),
     }
 
 
-def _count_confident(request: BatchRequest, predictions: PredictionsURI, minimum: float) -> dict[str, int]:
-    """Count the rows that are predicted with a probability of at least `minimum`, by class."""
-    rows = tables.read_split(predictions, columns=["prediction", "probability"])
-    sure = rows.filter(pc.field("probability") >= pa.scalar(minimum, pa.float32()))
+def _drift(predictions: PredictionsURI) -> JSON | None:
+    """Compare new images with the test rows; emit an event for Prefect's automations if they differ, inside a run."""
+    result = drift.of_new_images(predictions)
+    if result and result["is_drift"] and FlowRunContext.get() is not None:
+        emit_event("pipeline.predictions.drift", resource={"prefect.resource.id": predictions}, payload=result)
+    return result
+
+
+def _count(request: BatchRequest, predictions: PredictionsURI) -> tuple[dict[str, int], int, int]:
+    """Count the rows that keep their class, by class; those with too low a probability; those too far away."""
+    distance = ["distance"] * (request.max_distance is not None)
+    rows = tables.read_split(predictions, columns=["prediction", "probability", *distance])
+    rows = rows.filter(pc.field("prediction").is_valid())
+    near, minimum = rows, pa.scalar(request.min_confidence or 0, pa.float32())
+    if distance:
+        near = rows.filter(pc.field("distance") <= pa.scalar(request.max_distance, pa.float32()))
+    sure = near.filter(pc.field("probability") >= minimum)
     counts = Counter(sure["prediction"].to_pylist())
     classes = manifest.load(request.predict.checkpoint).statistics_of(CHECKPOINT).model.classes
-    return {name: counts[number] for number, name in enumerate(classes)}
+    by_class = {name: counts[number] for number, name in enumerate(classes)}
+    return by_class, len(near) - len(sure), len(rows) - len(near)
 
 
 def summarize_audit(

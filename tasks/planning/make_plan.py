@@ -8,7 +8,7 @@ from typing import Any
 from storage import access, champions, manifest, registry
 from storage.uri import Root, check_name, parse_root
 from tasks.images.option import TrainingData, find_training_data, images_of, is_needed
-from tasks.learning import sources
+from tasks.learning import models, sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
 from tasks.planning import model_check, warm_start
@@ -113,7 +113,11 @@ def _plan(
     if data.recipe.has_probe:
         embed = Embed(prepared=preprocess.target, model=data.recipe.model, start=train.start)
         train = train.model_copy(update={"embeddings": embed.target})
-    predict = Predict(checkpoint=train.target, dataset=preprocess.target, split="test")
+    by_model = None
+    if not train.embeddings and data.recipe.data.source == sources.USER_IMAGES and _has_features(data.recipe):
+        by_model = Embed(prepared=preprocess.target, model=data.recipe.model, start=train.target)
+    embeddings = by_model.target if by_model else train.embeddings
+    predict = Predict(checkpoint=train.target, dataset=preprocess.target, split="test", embeddings=embeddings)
     plan = Plan(
         root=root,
         data=data.place,
@@ -125,6 +129,7 @@ def _plan(
         preprocess=preprocess,
         embed=embed,
         train=train,
+        embed_by_model=by_model,
         predict=predict,
         evaluate=Evaluate(predictions=predict.target),
         registered_model=registered_model,
@@ -134,8 +139,14 @@ def _plan(
         needs_ray=False,
         limits=limits,
     )
-    on_ray: list[Stage[Any]] = [preprocess, *filter(None, [embed]), train, predict, *plan.of_rival[:1]]
+    on_ray: list[Stage[Any]] = [preprocess, *filter(None, [embed, by_model]), train, predict, *plan.of_rival[:1]]
     if ingest and data.user_images and data.user_images.is_large:
         on_ray.append(ingest)
     is_missing = any(not manifest.is_committed(stage.target) for stage in on_ray)
     return plan.model_copy(update={"needs_ray": is_missing})
+
+
+def _has_features(recipe: Recipe) -> bool:
+    """Return whether the model is known to have one head, so that what its last layer is given are embeddings."""
+    is_checked = recipe.training.start.kind != "random"  # a start from weights looks for the head
+    return recipe.model in models.PROJECT or (is_checked and recipe.model.startswith(models.TIMM))

@@ -34,6 +34,10 @@ class BatchRequest:
     limits: Limits
     min_confidence: float | None
     """Probability below which the summary counts no class; None: every row has one."""
+    max_distance: float | None
+    """Distance above which the summary counts no class; None: every row has one."""
+    no_drift: bool
+    """Whether new images are not compared with the test rows of the model."""
 
     @property
     def uses(self) -> list[URI]:
@@ -49,6 +53,8 @@ def resolve_prediction(
     split: str | None,
     workers: Workers,
     min_confidence: float | None = None,
+    max_distance: float | None = None,
+    no_drift: bool = False,
     limits: Limits = Limits(),
 ) -> BatchRequest:
     """Check a request for batch prediction; raise `ValueError` naming the option, the value and the next step."""
@@ -56,6 +62,8 @@ def resolve_prediction(
     split = split or None  # a form's empty field
     if min_confidence is not None and not 0 < min_confidence <= 1:
         raise ValueError(f"--min-confidence must be above 0 and at most 1, got {min_confidence}")
+    if max_distance is not None and not 0 <= max_distance <= 2:
+        raise ValueError(f"--max-distance must be at least 0 and at most 2, got {max_distance}")
     root = check_root(storage)
     dataset = DatasetURI(catalog.named(root, data, option="--data"))
     ingest, is_new = None, are_user_images(dataset)
@@ -78,7 +86,12 @@ def resolve_prediction(
                 "--data or --model"
             )
     user_code.check_listed()
-    predict = Predict(root=root, checkpoint=checkpoint, dataset=dataset, split=split)
+    predict = Predict.of(checkpoint, dataset, split=split, root=root)
+    if max_distance is not None and not predict.embeddings:
+        raise ValueError(
+            f"--max-distance needs embeddings of the model's own images, but {checkpoint} has none; omit it, or train "
+            "images-probe on your own images"
+        )
     needs_ray = not manifest.is_committed(predict.target)
     if needs_ray:
         model_check.check_code(checkpoint, option="--model")
@@ -90,6 +103,8 @@ def resolve_prediction(
         needs_ray=needs_ray,
         limits=limits,
         min_confidence=min_confidence,
+        max_distance=max_distance,
+        no_drift=no_drift,
     )
 
 

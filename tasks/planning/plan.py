@@ -32,6 +32,8 @@ class Plan(BaseModel):
     embed: Embed | None
     """None for a model without a probe."""
     train: Train
+    embed_by_model: Embed | None
+    """By the trained model, for the distances of its predictions; None if `embed` serves, and for downloaded images."""
     predict: Predict
     evaluate: Evaluate
     registered_model: str
@@ -68,13 +70,11 @@ class Plan(BaseModel):
             [
                 *lines,
                 f"preprocess.fn({_typed(self.preprocess.raw)}, recipe.split, runner{elsewhere})",
-                *(
-                    [f"embed.fn({_typed(self.embed.dataset)}, recipe.model, runner, start={self.embed.start!r})"]
-                    if self.embed
-                    else []
-                ),
+                *_embed_line(self.embed),
                 f"train.fn({_typed(self.train.prepared)}, recipe, runner{given})",
-                f"predict.fn({_typed(self.predict.checkpoint)}, {_typed(self.predict.dataset)}, runner, split='test')",
+                *_embed_line(self.embed_by_model),
+                f"predict.fn({_typed(self.predict.checkpoint)}, {_typed(self.predict.dataset)}, runner, split='test'"
+                f"{f', embeddings={self.predict.embeddings!r}' if self.predict.embeddings else ''})",
                 f"evaluate.fn({_typed(self.evaluate.predictions)})",
             ]
         )
@@ -98,14 +98,15 @@ class Plan(BaseModel):
     def stages(self) -> list[Stage[Any]]:
         """All stages of the run but the report, whose URI needs the decision."""
         before = [self.download, self.weights, self.ingest, self.preprocess, self.embed]
-        return [*(stage for stage in before if stage), self.train, self.predict, self.evaluate]
+        after = [self.train, self.embed_by_model, self.predict, self.evaluate]
+        return [stage for stage in (*before, *after) if stage]
 
     @property
     def of_rival(self) -> list[Stage[Any]]:
         """The stages by which the rival is judged."""
         if not self.rival:
             return []
-        predict = self.predict.model_copy(update={"root": self.root, "checkpoint": self.rival})
+        predict = Predict.of(self.rival, self.predict.dataset, split=self.predict.split, root=self.root)
         return [predict, Evaluate(predictions=predict.target)]
 
     @property
@@ -132,6 +133,10 @@ def uses(stages: Iterable[Stage[Any] | None]) -> list[URI]:
         listings = [stage.listing.parent] if isinstance(stage, Ingest) and stage.listing else []
         uris |= dict.fromkeys([*stage.parents.values(), *listings, stage.target])
     return list(uris)
+
+
+def _embed_line(embed: Embed | None) -> list[str]:
+    return [f"embed.fn({_typed(embed.dataset)}, recipe.model, runner, start={embed.start!r})"] if embed else []
 
 
 def _typed(uri: URI) -> str:

@@ -17,6 +17,8 @@ _PREDICTED: dict[str, Any] = {
     "predicted": {"cat": 3},
     "unpredicted": {"rows": 0, "named": []},
     "below_min_confidence": 0,
+    "above_max_distance": 0,
+    "drift": None,
 }
 
 

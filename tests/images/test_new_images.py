@@ -33,7 +33,8 @@ def predicted(batch: model_requests.BatchRequest) -> URI:
     if batch.ingest:
         ingest.fn(batch.ingest.made_from, batch.ingest.data, here)
     stage = batch.predict
-    return predict.fn(stage.checkpoint, stage.dataset, here, split=stage.split, root=batch.root)
+    own = stage.embeddings
+    return predict.fn(stage.checkpoint, stage.dataset, here, split=stage.split, embeddings=own, root=batch.root)
 
 
 def rows_of(uri: URI) -> pd.DataFrame:

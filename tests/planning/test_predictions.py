@@ -99,3 +99,10 @@ def test_another_min_confidence_reuses_the_predictions_and_writes_another_table(
     console.show(summary)
     assert "no class       2 rows below --min-confidence\n" in capsys.readouterr().out
     files.remove(predictions)
+
+
+def test_distance_is_refused_of_a_model_whose_images_have_no_embeddings(models: Path, folder: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"^--max-distance needs embeddings of the model's own images, but .* has none"
+    ):
+        request(models, folder, max_distance=0.4)

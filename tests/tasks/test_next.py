@@ -72,6 +72,21 @@ def test_next_lists_each_unlabeled_image_once_and_nothing_the_model_knows(place:
     assert len(chosen) == 4 and len({row["class"] for row in chosen}) > 1
 
 
+def test_predictions_have_distances_and_say_whether_the_new_images_differ(place: Path) -> None:
+    words = ("predict", "--data", str(place / "new"), "--storage", str(place / "root"))
+    assert command(*words, "--no-drift")["drift"] is None
+    document = command(*words, "--csv", str(place / "new.csv"), "--max-distance", "0")
+    assert document["drift"]["is_drift"] is None and document["drift"]["summary"].startswith(
+        "too few to compare: 26 new"
+    )
+    with (place / "new.csv").open(newline="") as file:
+        rows = {line["file"]: line for line in csv.DictReader(file)}
+    known, other = rows["of the model.png"], rows["3.png"]
+    assert (known["distance"], known["reason"]) == ("0.0000", "") and known["class"]
+    assert (other["class"], other["reason"]) == ("", "distance above 0") and float(other["distance"]) > 0.01
+    assert document["above_max_distance"] == sum(row["reason"] == "distance above 0" for row in rows.values())
+
+
 @pytest.mark.parametrize("change", [ImageOps.mirror, lambda image: ImageEnhance.Brightness(image).enhance(1.2)])
 def test_changed_copy_finds_the_image_it_was_made_of(place: Path, tmp_path: Path, change: Any) -> None:
     root = Root(str(place / "root"))

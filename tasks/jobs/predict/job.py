@@ -16,7 +16,7 @@ from storage.kinds import CHECKPOINT, PROBABILITY_PREFIX
 from storage.manifest import File
 from storage.process import gc_paused
 from storage.statistics import OfImages, PredictionsStatistics
-from tasks.images import row_tables
+from tasks.images import embedding_rows, row_tables
 from tasks.jobs import events
 from tasks.jobs.local_data import LocalData, Row
 from tasks.jobs.spec import JobSpec
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _INPUT_KEY = b"input_sha256"
 _MODEL_KEY = b"model_sha256"
 _HARDWARE_KEY = b"hardware"
-_BYTES_PER_ROW = 28
-"""Bytes of id, label, prediction and its probability; the probability of each class takes four more."""
+_BYTES_PER_ROW = 32
+"""Bytes of id, label, prediction, its probability and the distance; the probability of each class takes four more."""
 
 
 def run(spec: JobSpec[Predict], data: LocalData) -> None:
@@ -39,9 +39,9 @@ def run(spec: JobSpec[Predict], data: LocalData) -> None:
 
     Columns: id (int64), sha256 (of the file with the row: the dataset's part, or the user's own file), label (int64, if
     the dataset has labels, by the dataset's classes), prediction (int64, by the model's classes), probability (float32,
-    of the prediction) and probability_<class> (float32) for every class of the model. Rows of the user's own files also
-    have file (path), row (in that file, for Parquet) and class_name. Without an image, as raw datasets may have rows,
-    prediction and probabilities are null.
+    of the prediction) and probability_<class> (float32) for every class of the model; with embeddings of the model's
+    images, distance (float32, to the nearest). Rows of the user's own files also have file (path), row (in that file,
+    for Parquet) and class_name. Without an image, as raw datasets may have rows, what the model says is null.
     """
     started, stage = time.monotonic(), spec.stage
     source = manifest.load(stage.dataset)
@@ -68,10 +68,13 @@ def run(spec: JobSpec[Predict], data: LocalData) -> None:
     commits.commit(
         stage.target,
         kind="predictions",
-        parents={"checkpoint": trained.as_parent(stage.checkpoint), "dataset": source.as_parent(stage.dataset)},
+        parents=stage.parents
+        | {"checkpoint": trained.as_parent(stage.checkpoint), "dataset": source.as_parent(stage.dataset)},
         parameters=stage.values,
         listed=[part.file for part in done],
-        schema=tables.describe(_schema(model.classes, labelled="label" in source.columns["columns"], named=named)),
+        schema=tables.describe(
+            _schema(stage, model.classes, labelled="label" in source.columns["columns"], named=named)
+        ),
         statistics=PredictionsStatistics(
             notice=source.statistics.notice,
             predicted={name: counts[number] for number, name in enumerate(model.classes)},
@@ -127,8 +130,17 @@ class Predictor:
             from tasks.learning.inference import Inference  # imports torch, which the driver does not need
 
             device = devices.choose(self._device, where=scaling.node_name())
+            known = embedding_rows.known_directions(self.stage.embeddings) if self.stage.embeddings else None
             with user_code.wrap_user_errors():
-                return Inference(self.stage.checkpoint, threads=self._threads, device=device)
+                return Inference(self.stage.checkpoint, threads=self._threads, device=device, known=known)
+
+    @functools.cached_property
+    def _identity(self) -> str:
+        """Digest of the model, and that of the embeddings."""
+        digests = [self.inference.identity]
+        if self.stage.embeddings:
+            digests.append(manifest.load(self.stage.embeddings).content)
+        return "-".join(digests)
 
     def __call__(self, row: Row) -> Row:
         """Predict the rows of the `Part` in column `item`, or reuse earlier work."""
@@ -153,7 +165,7 @@ class Predictor:
         target, source = self.stage.target, part.file
         if split not in self._there:
             self._there[split] = files.children(target.child(split))
-        origin = (source.sha256.encode(), self.inference.identity.encode())
+        origin = (source.sha256.encode(), self._identity.encode())
         for name in (name for name in self._there[split] if name.startswith(f"part-{part.number:05d}-")):
             file = tables.entry(target, f"{split}/{name}", split=split)
             if file is None or file.rows != source.rows:
@@ -169,10 +181,11 @@ class Predictor:
         model = self.inference.model
         pixels, labels = images.to_arrays(table, model.image_shape)
         with self._turn, user_code.wrap_user_errors():
-            probabilities = self.inference.probabilities(pixels)
+            probabilities, distances = self.inference.predictions(pixels)
         columns = {"id": table["id"].to_numpy(), "sha256": [source.sha256] * len(table)}
         columns |= {} if labels is None else {"label": table["label"]}
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
+        answers |= {"distance": distances[:, 0]} if self.stage.embeddings else {}
         answers |= {f"{PROBABILITY_PREFIX}{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
         missing = table["image"].is_null().to_numpy()  # an image that could not be read has no prediction
         answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
@@ -181,14 +194,15 @@ class Predictor:
             columns |= {"file": paths, "row": rows, "sha256": digests}
             numbers = answers["prediction"].to_pylist()
             columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]
-        schema = _schema(model.classes, labelled=labels is not None, named=self.origins is not None)
-        origin = {_INPUT_KEY: source.sha256, _MODEL_KEY: self.inference.identity}
+        schema = _schema(self.stage, model.classes, labelled=labels is not None, named=self.origins is not None)
+        origin = {_INPUT_KEY: source.sha256, _MODEL_KEY: self._identity}
         origin |= {_HARDWARE_KEY: self.inference.hardware}
         return pa.table(columns | answers, schema=schema.with_metadata(origin))
 
 
-def _schema(classes: Sequence[str], *, labelled: bool, named: bool) -> pa.Schema:
+def _schema(stage: Predict, classes: Sequence[str], *, labelled: bool, named: bool) -> pa.Schema:
     fields = [("id", pa.int64())] + [("file", pa.string()), ("row", pa.int64())] * named
     fields += [("sha256", pa.string())] + [("label", pa.int64())] * labelled + [("prediction", pa.int64())]
     fields += [("class_name", pa.string())] * named + [("probability", pa.float32())]
+    fields += [("distance", pa.float32())] * (stage.embeddings is not None)
     return pa.schema(fields + [(f"{PROBABILITY_PREFIX}{name}", pa.float32()) for name in classes])
