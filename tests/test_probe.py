@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import app
-from storage import manifest
+from storage import manifest, tables
 from storage.kinds import CHECKPOINT, EMBEDDINGS, EVALUATION
 from storage.uri import URI, CheckpointURI, EmbeddingsURI
 from tasks.images import embedding_rows
@@ -112,6 +112,8 @@ def test_default_model_averages_a_fine_tuning_and_a_probe(monday: dict[str, Any]
     photos = [str(place / "photos" / name / "3.png") for name in CLASSES]
     of_both, *each = (inference.load(run["uris"]["checkpoint"])(photos).numpy() for run in (default, alone, monday))
     np.testing.assert_allclose(of_both, np.mean(each, 0), atol=1e-6)
+    rows = [tables.read_split(URI(run["uris"]["predictions"]), "test").to_pandas() for run in (default, monday)]
+    np.testing.assert_allclose(rows[0]["distance"], rows[1]["distance"], atol=1e-4, err_msg="by the probe's backbone")
     assert of_both.argmax(1).tolist() == [0, 1, 2]
 
 

@@ -116,8 +116,8 @@ def _pixels(picture: Picture, number: int, *, size: int, channels: int) -> bytes
 class Inference:
     """Model of a committed checkpoint on `device`, at `precision`, by default that of its training.
 
-    On a GPU without bf16 it is fp32. With `known`, the directions of images as its backbone gives them (float32, (N,
-    dimensions)), it also says how far an image is from the nearest of them.
+    On a GPU without bf16 it is fp32. With `known`, the directions of images as the backbone of its probe gives them, or
+    its only one (float32, (N, dimensions)), it also says how far an image is from the nearest of them.
     """
 
     def __init__(
@@ -149,7 +149,8 @@ class Inference:
         self._features = torch.empty(0)
         """What the last layer was given in the latest forward pass."""
         if self._known is not None:
-            head_layer(placed).register_forward_pre_hook(lambda _, given: setattr(self, "_features", given[0]))
+            embedding = placed.backbone if placed.probe is None else placed.probe
+            head_layer(embedding).register_forward_pre_hook(lambda _, given: setattr(self, "_features", given[0]))
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
         """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC)."""

@@ -154,14 +154,14 @@ def last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d | None:
     return layers[-1] if layers else None
 
 
-def head_layer(model: Classifier) -> nn.Module:
-    """Return the layer that a head ends in."""
-    return list(model.backbone.get_submodule(head_of(model.backbone)).modules())[-1]
+def head_layer(backbone: nn.Module) -> nn.Module:
+    """Return the layer that the head of `backbone` ends in."""
+    return list(backbone.get_submodule(head_of(backbone)).modules())[-1]
 
 
 def linear_head(model: Classifier) -> nn.Linear:
     """Return the linear layer that a head ends in; raise `ValueError` if it ends in none, as a probe's must."""
-    head, layer = head_of(model.backbone), head_layer(model)
+    head, layer = head_of(model.backbone), head_layer(model.backbone)
     if not isinstance(layer, nn.Linear) or layer.bias is None:
         raise ValueError(
             f"embeddings: the head {head!r} of model {model.spec.model} must end in a linear layer with a bias; use "
@@ -172,7 +172,7 @@ def linear_head(model: Classifier) -> nn.Linear:
 
 def detach_last_layer(model: Classifier) -> None:
     """Make the backbone of `model` return what the last layer of its head was given, (N, dimensions)."""
-    layer = head_layer(model)
+    layer = head_layer(model.backbone)
     if not isinstance(layer, nn.Conv2d):
         layer = linear_head(model)
     name = next(name for name, module in model.backbone.named_modules() if module is layer)
