@@ -46,23 +46,18 @@ def of_new_images(predictions: PredictionsURI) -> JSON | None:
 def compare(new: pd.DataFrame, test: pd.DataFrame) -> JSON:
     """Compare rows by their columns `prediction` and `distance`, as `of_new_images` does."""
     counted = f"{len(new):,} new images, {len(test):,} test rows"
-    result: JSON = {"rows": len(new), "test_rows": len(test), "p_distance": None, "p_classes": None, "is_drift": None}
+    result: JSON = dict.fromkeys(("p_distance", "p_classes", "is_drift")) | {"rows": len(new), "test_rows": len(test)}
     if min(len(new), len(test)) < LEAST_ROWS:
         return result | {"summary": f"too few to compare: {counted}; at least {LEAST_ROWS} each are needed"}
     p_distance = float(ks_2samp(new["distance"], test["distance"], alternative="less").pvalue)
     p_classes = _p_of_shares(new["prediction"], test["prediction"])
-    is_far, is_other = (p_value <= FALSE_ALARMS / 2 for p_value in (p_distance, p_classes))
     medians = [f"{rows['distance'].median():.3f}" for rows in (new, test)]
-    reasons = [f"farther from the model's images (median distance {medians[0]}, test rows {medians[1]})"] * is_far
-    reasons += ["other shares of classes"] * is_other
-    found = f"yes, {' and '.join(reasons)}" if reasons else "none found"
-    summary = f"{found}: {counted}, p {p_distance:.2g} by distance, {p_classes:.2g} by classes"
-    return result | {
-        "p_distance": p_distance,
-        "p_classes": p_classes,
-        "is_drift": is_far or is_other,
-        "summary": summary,
-    }
+    far = f"farther from the model's images (median distance {medians[0]}, test rows {medians[1]})"
+    reasons = {far: p_distance, "other shares of classes": p_classes}
+    found = [reason for reason, p_value in reasons.items() if p_value <= FALSE_ALARMS / 2]
+    summary = f"yes, {' and '.join(found)}" if found else "none found"
+    summary += f": {counted}, p {p_distance:.2g} by distance, {p_classes:.2g} by classes"
+    return result | {"p_distance": p_distance, "p_classes": p_classes, "is_drift": bool(found), "summary": summary}
 
 
 def _p_of_shares(new: pd.Series, test: pd.Series) -> float:

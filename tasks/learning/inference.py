@@ -154,20 +154,17 @@ class Inference:
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
         """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC)."""
-        return self.predictions(pixels)[0]
+        return self.predictions(pixels)[:, : len(self.model.classes)]
 
     @torch.inference_mode()
-    def predictions(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Compute probabilities and distances of images (uint8, NHWC), in batches from the first row on.
+    def predictions(self, pixels: np.ndarray) -> np.ndarray:
+        """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC), in batches from the first row on.
 
-        If a GPU's memory is full, this batch and all later ones are halved; on GPUs that may change their last bits.
-
-        Returns:
-            float32, (N, classes); and 1 - cosine of the angle to the nearest known image, float32, (N,), rounded to
-            `DECIMALS`, or (N, 0) without known images.
+        With known images there is a column more: 1 - cosine of the angle to the nearest, rounded to `DECIMALS`. If a
+        GPU's memory is full, this batch and all later ones are halved; on GPUs that may change their last bits.
         """
-        num_classes, start = len(self.model.classes), 0
-        chunks = [torch.empty(0, num_classes + (self._known is not None), device=self.device)]
+        num_columns, start = len(self.model.classes) + (self._known is not None), 0
+        chunks = [torch.empty(0, num_columns, device=self.device)]
         while start < len(pixels):
             rows = pixels[start : start + self.batch_size]
             try:
@@ -179,13 +176,11 @@ class Inference:
                 self.batch_size = len(rows) // 2
             if self.batch_size < len(rows):  # not before the error is gone, which holds tensors
                 torch.cuda.empty_cache()
-        predicted = torch.cat(chunks).cpu().numpy()  # only now the host waits for a GPU
-        return np.ascontiguousarray(predicted[:, :num_classes]), np.round(predicted[:, num_classes:], DECIMALS)
+        return np.asarray(torch.cat(chunks).cpu().numpy())  # only now the host waits for a GPU
 
     def _predicted(self, images: Tensor) -> Tensor:
-        """Return the probabilities of a batch, and in one more column the distances."""
         probabilities: Tensor = self.model(images)
         if self._known is None:
             return probabilities
         cosines = functional.normalize(self._features.float().flatten(1)) @ self._known.T
-        return torch.column_stack([probabilities, (1 - cosines.max(1).values).clamp(min=0)])
+        return torch.column_stack([probabilities, (1 - cosines.amax(1)).clamp(min=0).round(decimals=DECIMALS)])

@@ -113,8 +113,10 @@ def _plan(
     if data.recipe.has_probe:
         embed = Embed(prepared=preprocess.target, model=data.recipe.model, start=train.start)
         train = train.model_copy(update={"embeddings": embed.target})
-    by_model = None
-    if not train.embeddings and data.recipe.data.source == sources.USER_IMAGES and _has_features(data.recipe):
+    by_model, model, kind = None, data.recipe.model, data.recipe.training.start.kind
+    # A start from weights looks for the one head, before whose last layer embeddings are taken.
+    has_head = model in models.PROJECT or (model.startswith(models.TIMM) and kind != "random")
+    if not train.embeddings and data.recipe.data.source == sources.USER_IMAGES and has_head:
         by_model = Embed(prepared=preprocess.target, model=data.recipe.model, start=train.target)
     embeddings = by_model.target if by_model else train.embeddings
     predict = Predict(checkpoint=train.target, dataset=preprocess.target, split="test", embeddings=embeddings)
@@ -144,9 +146,3 @@ def _plan(
         on_ray.append(ingest)
     is_missing = any(not manifest.is_committed(stage.target) for stage in on_ray)
     return plan.model_copy(update={"needs_ray": is_missing})
-
-
-def _has_features(recipe: Recipe) -> bool:
-    """Return whether the model is known to have one head, so that what its last layer is given are embeddings."""
-    is_checked = recipe.training.start.kind != "random"  # a start from weights looks for the head
-    return recipe.model in models.PROJECT or (is_checked and recipe.model.startswith(models.TIMM))

@@ -137,10 +137,8 @@ class Predictor:
     @functools.cached_property
     def _identity(self) -> str:
         """Digest of the model, and that of the embeddings."""
-        digests = [self.inference.identity]
-        if self.stage.embeddings:
-            digests.append(manifest.load(self.stage.embeddings).content)
-        return "-".join(digests)
+        embeddings = self.stage.embeddings
+        return self.inference.identity + (f"-{manifest.load(embeddings).content}" if embeddings else "")
 
     def __call__(self, row: Row) -> Row:
         """Predict the rows of the `Part` in column `item`, or reuse earlier work."""
@@ -181,11 +179,12 @@ class Predictor:
         model = self.inference.model
         pixels, labels = images.to_arrays(table, model.image_shape)
         with self._turn, user_code.wrap_user_errors():
-            probabilities, distances = self.inference.predictions(pixels)
+            predicted = self.inference.predictions(pixels)
+        probabilities = predicted[:, : len(model.classes)]
         columns = {"id": table["id"].to_numpy(), "sha256": [source.sha256] * len(table)}
         columns |= {} if labels is None else {"label": table["label"]}
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
-        answers |= {"distance": distances[:, 0]} if self.stage.embeddings else {}
+        answers |= {"distance": predicted[:, -1]} if self.stage.embeddings else {}
         answers |= {f"{PROBABILITY_PREFIX}{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
         missing = table["image"].is_null().to_numpy()  # an image that could not be read has no prediction
         answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
