@@ -122,3 +122,11 @@ def test_few_rows_change_probabilities_little_and_none_keep_them() -> None:
     temperatures = [float(fit_temperature(*rows(count, times=3.0))) for count in (20, 100, 1000)]
     assert 1 < temperatures[0] < 1.3 < temperatures[1] < 2.2 < 2.5 < temperatures[2] < 3
     assert float(fit_temperature(torch.empty(0, 5), torch.empty(0, dtype=torch.int64))) == 1
+
+
+def test_a_distance_keeps_at_least_its_share_of_rows_and_says_how_many_of_them_are_right() -> None:
+    distance = (np.arange(100) / 100).round(4).astype(np.float32)
+    is_right = np.arange(100) % 10 > 0
+    kept = metrics.kept_by_distance(is_right, distance)
+    assert [row["distance"] for row in kept] == [0.99, 0.99, 0.95, 0.9]
+    assert [(row["right"], row["wrong"]) for row in kept] == [(90, 10), (90, 10), (86, 10), (81, 10)]

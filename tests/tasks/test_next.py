@@ -76,6 +76,8 @@ def test_predictions_have_distances_and_say_whether_the_new_images_differ(place:
     words = ("predict", "--data", str(place / "new"), "--storage", str(place / "root"))
     assert command(*words, "--no-drift")["drift"] is None
     document = command(*words, "--csv", str(place / "new.csv"), "--max-distance", "0")
+    (page,) = (place / "root" / "reports").glob("*/index.html")
+    assert "Test rows by their distance" in page.read_text()
     assert document["drift"]["is_drift"] is None and document["drift"]["summary"].startswith(
         "too few to compare: 26 new"
     )
