@@ -193,19 +193,20 @@ def norms_of_backbone(model: nn.Module) -> list[nn.Module]:
 
 
 @torch.inference_mode()
-def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
+def fit_temperature(logits_NK: Tensor, labels_N: Tensor, *, usual: float = 1.0) -> Tensor:
     """Find the temperature with the lowest cross-entropy of the rows of all ranks; each rank must call this.
 
     Logits are divided by it, so that probabilities are as high as the model is right. One row more is counted whose
-    label is every class alike, as in Platt's scaling, and the fewer rows there are, the nearer to 1 is the result. The
+    label is every class alike, as in Platt's scaling. The fewer rows there are, the nearer to `usual` it is. The
     slope is monotonic in the inverse temperature; bisection finds its zero.
 
     Args:
         logits_NK: float32; a rank may have no rows.
         labels_N: int64.
+        usual: The result without rows.
 
     Returns:
-        A scalar (float64) on the device, for which the host does not wait; 1 without rows.
+        A scalar (float64) on the device, for which the host does not wait.
     """
     logits = logits_NK.double()
     num_rows = _summed(logits.new_full((), len(logits)))
@@ -218,7 +219,7 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
         predicted = ((logits * middle.exp()).softmax(1) * logits).sum(1)
         is_too_high = _summed((predicted - expected).sum()) > 0
         low, high = torch.where(is_too_high, low, middle), torch.where(is_too_high, middle, high)
-    return (-(low + high) / 2 * num_rows / (num_rows + SHRINKING)).exp()
+    return ((-(low + high) / 2 * num_rows + math.log(usual) * SHRINKING) / (num_rows + SHRINKING)).exp()
 
 
 def _summed(value: Tensor) -> Tensor:

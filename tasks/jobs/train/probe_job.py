@@ -6,22 +6,30 @@ import numpy as np
 import pyarrow.compute as pc
 import safetensors.torch
 import torch
+from torch import Tensor
 
-from storage import manifest
+from storage import manifest, tables
 from storage.kinds import EMBEDDINGS, PREPARED
 from storage.manifest import Manifest
 from storage.statistics import EpochMetrics, Resolved
-from storage.uri import URI, EmbeddingsURI
+from storage.uri import URI, DatasetURI, EmbeddingsURI
 from tasks.images import embedding_rows
 from tasks.images.embedding_rows import EmbeddedRows
 from tasks.jobs import events
 from tasks.jobs.train import attempts
-from tasks.learning import checkpoint, hardware, probe, training_state
+from tasks.learning import checkpoint, hardware, images, probe, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS, Meta
 from tasks.learning.epoch_metrics import choose_class_weights
 from tasks.learning.modeling import Classifier, fit_temperature, linear_head
 from tasks.learning.probe import Probe
 from tasks.stages import Train
+
+ENSEMBLE_TEMPERATURE = 2 / 3
+"""Of averaged probabilities without validation rows: an average is less sure than it could be (docs/fine-tuning.md)."""
+_MOST_ROWS = 500
+"""Validation rows that the temperature of an ensemble is fitted to."""
+_BATCH = 64
+"""Of these rows."""
 
 
 def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> None:
@@ -69,7 +77,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
 def average(stage: Train, prepared: Manifest, weights: bytes, meta: Meta, *, threads: int) -> tuple[bytes, Meta]:
     """Return `weights` and `meta` of a fine-tuned model with a probe of `stage` as its second backbone.
 
-    The head of the probe is divided by its temperature.
+    The head of the probe is divided by its temperature; the temperature of both is fitted to validation rows.
     """
     fitted = _fit(stage, prepared, threads=threads)
     head = linear_head(fitted.model)
@@ -77,10 +85,29 @@ def average(stage: Train, prepared: Manifest, weights: bytes, meta: Meta, *, thr
         head.weight.div_(fitted.temperature)
         head.bias.div_(fitted.temperature)
     second = {f"probe.{name}": tensor.contiguous() for name, tensor in fitted.model.backbone.state_dict().items()}
-    both = safetensors.torch.save(safetensors.torch.load(weights) | second)
-    model = dataclasses.replace(meta.model, temperature=1.0, fine_tuned_temperature=meta.model.temperature)
+    both = safetensors.torch.load(weights) | second
+    spec = dataclasses.replace(meta.model, temperature=1.0, fine_tuned_temperature=meta.model.temperature)
+    ensemble = Classifier(spec)
+    ensemble.load_state_dict(both)
+    temperature = fit_temperature(*_validated(ensemble.eval(), stage.prepared, prepared), usual=ENSEMBLE_TEMPERATURE)
+    spec = dataclasses.replace(spec, temperature=round(float(temperature), 6))
     used = tuple(dict.fromkeys(meta.hardware + fitted.hardware))
-    return both, meta.model_copy(update={"model": model, "hardware": used})
+    return safetensors.torch.save(both), meta.model_copy(update={"model": spec, "hardware": used})
+
+
+@torch.inference_mode()
+def _validated(model: Classifier, uri: DatasetURI, prepared: Manifest) -> tuple[Tensor, Tensor]:
+    """Return logits and labels of the first validation rows; one thread, so that the number of cores changes no bit."""
+    logits, labels, threads = list[Tensor](), list[Tensor](), torch.get_num_threads()
+    torch.set_num_threads(1)
+    for file in prepared.split("validation"):
+        if (left := _MOST_ROWS - sum(map(len, labels))) <= 0:
+            break
+        pixels, of_rows = images.to_arrays(tables.read_part(uri, file).slice(0, left), model.spec.image_shape)
+        logits += [model(torch.from_numpy(few.copy())) for few in np.split(pixels, range(_BATCH, len(pixels), _BATCH))]
+        labels.append(torch.from_numpy(np.asarray(of_rows)))
+    torch.set_num_threads(threads)
+    return torch.cat(logits), torch.cat(labels)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
