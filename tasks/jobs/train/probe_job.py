@@ -105,7 +105,7 @@ def _validated(model: Classifier, uri: DatasetURI, prepared: Manifest) -> tuple[
             break
         pixels, of_rows = images.to_arrays(tables.read_part(uri, file).slice(0, left), model.spec.image_shape)
         logits += [model(torch.from_numpy(few.copy())) for few in np.split(pixels, range(_BATCH, len(pixels), _BATCH))]
-        labels.append(torch.from_numpy(np.asarray(of_rows)))
+        labels.append(torch.tensor(of_rows))
     torch.set_num_threads(threads)
     return torch.cat(logits), torch.cat(labels)
 
