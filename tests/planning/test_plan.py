@@ -50,6 +50,7 @@ SETTINGS = {
     "optimizer=sgd momentum=0.8": "checkpoint",
     "model=timm/resnet18 start=pretrained": "checkpoint",
     "model=timm/resnet18 start=pretrained freeze_epochs=1": "checkpoint",
+    "model=timm/resnet18 start=pretrained ensemble=probe": "checkpoint",
     "backbone_lr_scale=0.5": "checkpoint",
     "model=resnet18-3x3": "checkpoint",
     "precision=fp32": "checkpoint",
