@@ -55,7 +55,7 @@ def write_evaluation(stage: Evaluate) -> None:
     untempered = metrics.at_power(probabilities, predicted.statistics_of(PREDICTIONS).temperature)
     ids, names = rows["id"].to_numpy(), [there[label] for label in labels]
     is_right, confidence = chosen == labels, probabilities.max(1)
-    compared = slices.find(thumbnail_parts.describe_test_rows(dataset, ids, names), labels, is_right)
+    compared = slices.find(thumbnail_parts.describe_rows(dataset, ids, names), labels, is_right)
     content: JSON = {
         "metrics": summary.model_dump(),
         "untempered": metrics.summary(labels, chosen, untempered).model_dump(),

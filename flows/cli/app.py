@@ -29,6 +29,7 @@ from flows.cli.options import (
     RunOptions,
     SimilarOptions,
     StorageOptions,
+    ValueOptions,
 )
 from storage import exits, terminal
 from tasks.jobs import dashboard
@@ -192,6 +193,22 @@ def similar(options: SimilarOptions) -> int:
     from flows.cli.neighbors import similar
 
     return similar(options)
+
+
+@_command("""
+examples:
+  data-to-model value                                          the 20 images that cost the champion most
+  data-to-model value --by camera --model champion:photos""")
+def value(options: ValueOptions) -> int:
+    """List the training images that cost a probe most: without them, its test metric is better.
+
+    A Newton step ranks all images; without each of the first ones the probe is fitted again. Points
+    and loss are what a run without the image gives, minus those now. At last all that cost
+    anything are left out together.
+    """
+    from flows.cli.value import value
+
+    return value(options)
 
 
 @_command("""

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 import typer
 
@@ -256,6 +256,18 @@ class SimilarOptions(FlowOptions):
     data: Annotated[str, typer.Argument(metavar="FILE", help="the image")]
     model: Model = "champion"
     count: Count = 9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ValueOptions(TableOptions, StorageOptions):
+    """Options of what training images cost a probe."""
+
+    model: Model = "champion"
+    count: Count = 20
+    by: Annotated[
+        Literal["image", "folder", "camera", "day"],
+        typer.Option(help="what is left out at a time; folder: that below the class; day: by the EXIF of your files"),
+    ] = "image"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Rows of embeddings: their columns, and what is read of them."""
 
 import dataclasses
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -72,9 +73,18 @@ class EmbeddedRows:
         """The raw dataset."""
         return DatasetURI(manifest.load(self.dataset).parent("raw", of=self.dataset))
 
+    def where(self, is_kept: np.ndarray) -> Self:
+        """Return the rows for which `is_kept`, bool (N,), is true."""
+        kept = {name: getattr(self, name)[is_kept] for name in ("splits", "ids", "labels", "vectors")}
+        return dataclasses.replace(self, digests=self.digests.filter(pa.array(is_kept)), **kept)
+
+    def copies(self) -> np.ndarray:
+        """Return a number for each row, from 0 in the order of the rows; equal images have the same."""
+        return np.asarray(pc.index_in(self.digests, value_set=pc.unique(self.digests)).to_numpy())
+
     def groups(self) -> np.ndarray:
         """Return a number for each row; equal images, and near duplicates if there are thumbnails, have the same."""
-        number = pc.index_in(self.digests, value_set=pc.unique(self.digests)).to_numpy()
+        number = self.copies()
         raw = manifest.load(self.raw)
         splits, num_train = ("train", "test"), raw.num_rows("train")
         place = self.ids + np.where(self.splits == "test", num_train, 0)

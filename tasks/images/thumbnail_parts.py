@@ -48,19 +48,19 @@ def facts(uri: DatasetURI, raw: Manifest, *, split: str) -> pd.DataFrame | None:
     return pa.concat_tables(parts).to_pandas() if parts else None
 
 
-def describe_test_rows(uri: DatasetURI, ids: np.ndarray, classes: Sequence[str]) -> pd.DataFrame:
-    """Return a column of text for each fact by which test rows can be divided into slices; none where none is known.
+def describe_rows(uri: DatasetURI, ids: np.ndarray, classes: Sequence[str], *, split: str = "test") -> pd.DataFrame:
+    """Return a column of text for each fact by which rows can be divided into slices; none where none is known.
 
-    The dataset at `uri` is raw or prepared; `classes` are those of the rows with `ids`.
+    The dataset at `uri` is raw or prepared; `classes` are those of the rows with `ids` of the raw dataset's `split`.
     """
     described = pd.DataFrame(index=range(len(ids)))
     raw = row_tables.raw_of(uri)
     if not raw or (sources := row_tables.table(*raw)) is None:
         return described
-    paths, numbers, _ = row_tables.files_of(sources, "test", ids.tolist())
+    paths, numbers, _ = row_tables.files_of(sources, split, ids.tolist())
     if not any(number is not None for number in numbers):
         described["folder"] = [_below_class(path, name) for path, name in zip(paths, classes, strict=True)]
-    if (images := facts(*raw, split="test")) is None:
+    if (images := facts(*raw, split=split)) is None:
         return described
     images = images.iloc[ids].reset_index(drop=True)
     described["shorter side"] = [_octave(side) for side in images[["width", "height"]].min(axis=1).astype(int)]

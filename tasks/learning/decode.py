@@ -127,6 +127,15 @@ def _camera(image: Image.Image) -> str:
     return name.strip()[:_CAMERA_LENGTH]
 
 
+def day_of(content: bytes) -> str:
+    """Return the day on which a photo was taken, from the EXIF in its first bytes, such as 2026-11-28; else nothing."""
+    with contextlib.suppress(Exception), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        taken = image.getexif().get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal)
+        if match := re.match(r"(\d{4}):(\d\d):(\d\d)\b", str(taken)):
+            return "-".join(match.groups())
+    return ""
+
+
 def _flat(image: Image.Image) -> Image.Image:
     """Rotate an open image by its EXIF and put it on white."""
     _check_bits(image)

@@ -1,7 +1,7 @@
 """A trained model as a function from raw images to probabilities."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -184,3 +184,24 @@ class Inference:
             return probabilities
         cosines = functional.normalize(self._features.float().flatten(1)) @ self._known.T
         return torch.column_stack([probabilities, (1 - cosines.amax(1)).clamp(min=0).round(decimals=DECIMALS)])
+
+
+class Heads:
+    """What a model with another last layer says of the same images: the bits that its own `Inference` would give."""
+
+    def __init__(self, inference: Inference, images: Iterable[np.ndarray]) -> None:
+        """Compute what the last layer of the model is given, for images (uint8, NHWC) in parts."""
+        self._inputs = list[Tensor]()
+        layer = head_layer(inference.model.classifier.backbone)
+        hook = layer.register_forward_pre_hook(lambda _, inputs: self._inputs.append(inputs[0]))
+        for pixels in images:
+            inference.probabilities(pixels)
+        hook.remove()
+
+    @torch.inference_mode()
+    def probabilities(self, weights: np.ndarray, bias: np.ndarray, *, temperature: float) -> np.ndarray:
+        """Return the probabilities (float32, (N, classes)) of a linear layer in fp32."""
+        device = self._inputs[0].device
+        layer = [torch.from_numpy(values).to(device, torch.float32) for values in (weights, bias)]
+        logits = (functional.linear(inputs, *layer) for inputs in self._inputs)
+        return np.concatenate([(each / temperature).softmax(1).cpu().numpy() for each in logits])

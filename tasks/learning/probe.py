@@ -63,8 +63,7 @@ def fit(
         threads: Folds to fit at once.
     """
     features = embeddings.astype(np.float64)
-    mean, deviation = features.mean(0), features.std(0)
-    scale = np.where(deviation > 0, deviation, 1)
+    mean, scale = mean_and_scale(features)
     features -= mean
     features /= scale
     row_weights = np.ones(len(labels)) if class_weights is None else np.asarray(class_weights)[labels]
@@ -94,6 +93,12 @@ def fit(
         weights = (weights if rotation is None else weights @ rotation.T) / scale
         bias = bias - weights @ mean
     return Probe(weights=weights, bias=bias, penalty=best, out_of_fold=out_of_fold, is_judged=is_judged)
+
+
+def mean_and_scale(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of each dimension of float64 (N, dimensions); 1 for a constant one."""
+    deviation = features.std(0)
+    return features.mean(0), np.where(deviation > 0, deviation, 1)
 
 
 def folds(labels: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -3,13 +3,12 @@
 import dataclasses
 
 import numpy as np
-import pyarrow.compute as pc
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from storage import manifest, tables
-from storage.kinds import EMBEDDINGS, PREPARED
+from storage.kinds import EMBEDDINGS
 from storage.manifest import Manifest
 from storage.statistics import EpochMetrics, Resolved
 from storage.uri import URI, DatasetURI, EmbeddingsURI
@@ -130,10 +129,7 @@ def _fit(stage: Train, prepared: Manifest, *, threads: int) -> _Fitted:
     assert stage.embeddings
     rows = embedding_rows.read(stage.embeddings, "train")
     spec = training_state.model_of(stage.recipe.model, prepared, initial=stage.initial, weights=stage.weights)
-    counts = prepared.statistics_of(PREPARED).class_counts["train"]
-    class_weights = choose_class_weights(stage.recipe.training.class_weights, [counts[name] for name in spec.classes])
-    copies = pc.index_in(rows.digests, value_set=pc.unique(rows.digests)).to_numpy()
-    fitted = probe.fit(rows.vectors, rows.labels, groups=copies, class_weights=class_weights, threads=threads)
+    fitted, class_weights = fit(rows, stage.recipe.training.class_weights, threads=threads)
     events.write_line(f"probe of {len(rows.labels):,} training rows, L2 penalty {fitted.penalty:g}")
     model = Classifier(spec)
     training_state.load_initial_weights(model, initial=stage.initial, weights=stage.weights)
@@ -141,17 +137,29 @@ def _fit(stage: Train, prepared: Manifest, *, threads: int) -> _Fitted:
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(fitted.weights))
         head.bias.copy_(torch.from_numpy(fitted.bias))
-    judged = (torch.from_numpy(values[fitted.is_judged]) for values in (fitted.out_of_fold, rows.labels))
     here = hardware.here(torch.device("cpu"), precision="fp32")
     return _Fitted(
         model=model,
         probe=fitted,
-        temperature=round(float(fit_temperature(*judged)), 6),
+        temperature=temperature_of(fitted, rows.labels),
         embeddings=stage.embeddings,
         rows=rows,
         class_weights=class_weights,
         hardware=tuple(dict.fromkeys([*manifest.load(stage.embeddings).statistics_of(EMBEDDINGS).hardware, here])),
     )
+
+
+def fit(rows: EmbeddedRows, class_weights: str, *, threads: int) -> tuple[Probe, list[float] | None]:
+    """Fit a probe to training rows; return also the weights of the classes, by the recipe's `class_weights`."""
+    weights = choose_class_weights(class_weights, np.bincount(rows.labels).tolist())
+    fitted = probe.fit(rows.vectors, rows.labels, groups=rows.copies(), class_weights=weights, threads=threads)
+    return fitted, weights
+
+
+def temperature_of(fitted: Probe, labels: np.ndarray) -> float:
+    """Return the temperature of a probe of rows with these labels, by its logits of rows that a fold left out."""
+    judged = (torch.from_numpy(values[fitted.is_judged]) for values in (fitted.out_of_fold, labels))
+    return round(float(fit_temperature(*judged)), 6)
 
 
 def _metrics(logits: np.ndarray, labels: np.ndarray, class_weights: list[float] | None) -> tuple[float, float]:
