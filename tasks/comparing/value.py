@@ -53,7 +53,7 @@ class Retraining:
         trained = manifest.load(checkpoint)
         recorded = trained.statistics_of(CHECKPOINT)
         if flat(recorded.recipe).get("training") != "probe":
-            advice = "train one with --set training.kind=probe"
+            advice = "train one with --set training.kind=probe, and name it"
             raise ValueError(f"--model must be a probe, got {checkpoint}, whose backbone was trained, too; {advice}")
         embeddings = EmbeddingsURI(trained.parent("embeddings", of=checkpoint))
         self._checkpoint, self._prepared = checkpoint, DatasetURI(trained.parent("prepared", of=checkpoint))
@@ -136,7 +136,7 @@ def measure(
     fitted = retraining.fit(everyone, threads=threads)
     order = np.argsort(np.bincount(group_of_row, weights=retraining.influence(fitted)), kind="stable")
     chosen = itertools.islice((each for each in order if retraining.is_complete(group_of_row != each)), count)
-    groups = groups.iloc[list(chosen)]
+    groups = groups.dropna(axis="columns", how="all").iloc[list(chosen)]
     kept = [group_of_row != group for group in groups.index]
     with threadpool_limits(1):  # else a fit that is done gives its threads to the others
         fits = process.in_threads(retraining.fit, kept, threads=threads)
@@ -145,7 +145,7 @@ def measure(
     before, *after = map(retraining.scores, [fitted, *done], [everyone, *kept])
     points = [100 * (scores.metric - before.metric) for scores in after]
     ranked = groups.assign(points=points, loss=[scores.loss - before.loss for scores in after])
-    ranked = ranked.dropna(axis="columns", how="all").sort_values("loss", kind="stable")
+    ranked = ranked.sort_values("loss", kind="stable")
     num_harmful, rest = 0, everyone
     for group in ranked.index[ranked["loss"] < 0]:
         if not retraining.is_complete(less := rest & (group_of_row != group)):
@@ -168,8 +168,8 @@ def groups_of(train: EmbeddedRows, by: By) -> tuple[np.ndarray, pd.DataFrame]:
         return train.copies(), named.iloc[first].reset_index(drop=True)
     known = thumbnail_parts.describe_rows(train.dataset, train.ids, classes.tolist(), split="train")
     facts = _days(train) if by == "day" else known[by].tolist() if by in known else []
-    if not {*facts} - {_NOT_RECORDED}:
-        raise ValueError(f"--by {by}: the images do not say it; use --by image")
+    if len({*facts}) < 2:
+        raise ValueError(f"--by {by}: no two images are known to differ in it; use --by image")
     numbers, names = pd.factorize(np.array(facts, object))
     return numbers, pd.DataFrame({by: names, "images": np.bincount(numbers)})
 
