@@ -19,8 +19,6 @@ from tasks.learning.embedding import Embedder
 from tasks.learning.modeling import Classifier
 
 SIZE = 128
-TEST = 0.3
-"""Share of the photos that the model does not know."""
 
 
 def photos_of(folder: Path, count: int) -> list[Path]:
@@ -57,7 +55,7 @@ def main() -> None:
     given, backbone = parser.parse_args(), embedder()
     paths = photos_of(given.folders[0], given.photos)
     vectors, names = backbone.embeddings(read(paths)), np.array([path.parent.name for path in paths])
-    labels, is_test = np.unique(names, return_inverse=True)[1], np.arange(len(paths)) < TEST * len(paths)
+    labels, is_test = np.unique(names, return_inverse=True)[1], np.arange(len(paths)) < 0.3 * len(paths)
     known, test = vectors[~is_test], vectors[is_test]
     is_right = probe.fit(known, labels[~is_test]).logits(test).argmax(1) == labels[is_test]
     own = distances(test, known)
@@ -65,12 +63,12 @@ def main() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (100, SIZE, SIZE, 3), np.uint8)
     kinds = {"right": own[is_right], "wrong": own[~is_right]}
     kinds["a class left out"] = np.concatenate([distances(vectors[labels == label], rest) for label, rest in left_out])
-    kinds |= {"noise": distances(backbone.embeddings(noise), known)}
+    kinds["noise"] = distances(backbone.embeddings(noise), known)
     for other in given.folders[1:]:
         kinds[other.name] = distances(backbone.embeddings(read(photos_of(other, given.photos))), known)
     limits = np.quantile(own, (0.99, 0.95, 0.9), method="higher")
     print(f"| {given.folders[0].name} | images | {' | '.join(f'at most {limit:.3f}' for limit in limits)} |")
-    print("|---|---:|---:|---:|---:|")
+    print(f"|---|{'---:|' * 4}")
     for name, values in kinds.items():
         shares = [f"{(values <= limit).mean():.0%}" for limit in limits]
         print(f"| {name} | {len(values):,} | {' | '.join(shares)} |")
