@@ -6,15 +6,14 @@ from prefect import flow
 
 from flows.cli.options import AuditOptions
 from flows.cli.preflight import checked_audit
+from flows.pipeline import prepare
 from tasks.audit import audit as find_suspects
 from tasks.auditing import rows
 from tasks.download import download
 from tasks.embed import embed
-from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_audit
-from tasks.preprocess import preprocess
 from tasks.runners.session import session
 from tasks.train import train
 
@@ -32,9 +31,7 @@ def audit(data: str, recipe: str, storage: str, settings: dict[str, Any], worker
                 download(request.weights, limits=limits, name="download weights")
             if plan.download:
                 download(plan.download, limits=limits)
-            if plan.ingest:
-                ingest(plan.ingest.made_from, recipe_.data, runner, group=recipe_.split.group, limits=limits)
-            prepared = preprocess(plan.preprocess.raw, recipe_.split, runner, root=plan.root, limits=limits)
+            prepared = prepare(plan, runner)
             if request.train:
                 train(prepared, recipe_, runner, workers=workers, cores=request.train.cores, limits=limits)
             embed(prepared, recipe_.model, runner, start=request.embed.start, needs=needs, limits=limits)

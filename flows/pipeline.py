@@ -20,6 +20,7 @@ from prefect.runtime import flow_run
 
 from flows.cli.options import RunOptions, described
 from flows.cli.preflight import checked
+from storage.uri import DatasetURI
 from tasks.download import download
 from tasks.embed import embed
 from tasks.evaluate import evaluate
@@ -34,6 +35,7 @@ from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
 from tasks.report import report
+from tasks.runners.runner import Runner
 from tasks.runners.session import session
 from tasks.train import train
 
@@ -71,12 +73,7 @@ def run(plan: Plan) -> Any:
         if plan.weights:
             download(plan.weights, limits=limits, name="download weights")
         files = download(plan.download, limits=limits) if plan.download else None
-        raw = plan.preprocess.raw
-        if plan.ingest:
-            group, again = recipe.split.group, plan.ingest.refresh
-            raw = ingest(plan.ingest.made_from, recipe.data, runner, group=group, refresh=again, limits=limits)
-        again = plan.preprocess.refresh
-        prepared = preprocess(raw, recipe.split, runner, root=plan.root, refresh=again, limits=limits)
+        prepared = prepare(plan, runner)
         start, workers, cores = plan.train.start, plan.train.workers, plan.train.cores
         embeddings = None
         if plan.embed:
@@ -97,6 +94,22 @@ def run(plan: Plan) -> Any:
         register_as, command = plan.register_as, plan.command
         page = report(evaluation, decision, recipe, model, register_as=register_as, command=command, limits=limits)
         return outcome(summarize(plan, files, steps, decision, page))
+
+
+def prepare(plan: Plan, runner: Runner) -> DatasetURI:
+    """Carry out the tasks of `plan` from what was downloaded to a prepared dataset."""
+    recipe, limits, raw, groups = plan.recipe, plan.limits, plan.preprocess.raw, None
+    if plan.ungrouped:
+        again = plan.ungrouped.refresh
+        ingest(plan.ungrouped.made_from, recipe.data, runner, refresh=again, limits=limits)
+    if plan.grouping:
+        images, start, needs = plan.grouping.dataset, plan.grouping.start, plan.predict_needs
+        groups = embed(images, recipe.model, runner, start=start, root=plan.root, needs=needs, limits=limits)
+    if plan.ingest:
+        made_from, group, again = plan.ingest.made_from, recipe.split.group, plan.ingest.refresh
+        raw = ingest(made_from, recipe.data, runner, group=group, embeddings=groups, refresh=again, limits=limits)
+    split, again = recipe.split, plan.preprocess.refresh
+    return preprocess(raw, split, runner, root=plan.root, embeddings=groups, refresh=again, limits=limits)
 
 
 # The same flow under one name per source, so that each source has its own runs and deployments.

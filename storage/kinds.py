@@ -62,7 +62,7 @@ RAW = Kind(
     uri=DatasetURI,
     statistics=statistics.RawStatistics,
     stage="ingest",
-    parents=("files",),
+    parents=("files", "embeddings"),
 )
 PREPARED = Kind(
     name="prepared",
@@ -70,7 +70,7 @@ PREPARED = Kind(
     uri=DatasetURI,
     statistics=statistics.PreparedStatistics,
     stage="preprocess",
-    parents=("raw",),
+    parents=("raw", "embeddings"),
 )
 EMBEDDINGS = Kind(
     name="embeddings",

@@ -1,14 +1,16 @@
 """What each kind of result records about itself in its manifest's `statistics`, one frozen class for each kind."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pydantic
 from pydantic import BaseModel, ConfigDict
 
 _CONFIG = ConfigDict(extra="forbid", revalidate_instances="always", hide_input_in_errors=True)
 PairKind = Literal["across train and test", "across classes", "within a class"]
-"""Kind of pairs of near duplicates, the worst first."""
+"""Kind of pairs of near duplicates."""
+PAIR_KINDS: tuple[PairKind, ...] = get_args(PairKind)
+"""The worst first."""
 
 
 class _Document(BaseModel):
@@ -85,7 +87,7 @@ class Pair(_Document):
     """Two rows with almost the same image."""
 
     distance: float
-    """0: equal thumbnails."""
+    """0: equal details."""
     first: NamedRow
     second: NamedRow
 
@@ -244,8 +246,6 @@ class PreparedStatistics(OfImages):
     split: SplitRule
     test_rows_in_train: Overlap
     images_in_two_classes: Contradictions
-    near_duplicates: dict[PairKind, NearDuplicates] | None
-    """None without thumbnails, as those of a download."""
     seconds: float
 
 
@@ -260,6 +260,8 @@ class EmbeddingsStatistics(OfImages):
     copied: int
     hardware: tuple[str, ...]
     """Hardware and versions of the computed ones."""
+    near_duplicates: dict[PairKind, NearDuplicates] | None = None
+    """Among the user's training and test images; None of others, and of too many."""
     seconds: float
 
 

@@ -13,7 +13,7 @@ from storage.kinds import PREDICTIONS, PROBABILITY_PREFIX
 from storage.manifest import JSON
 from storage.statistics import EvaluationStatistics
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
-from tasks.images import thumbnail_parts
+from tasks.images import image_facts
 from tasks.learning import images, metrics, slices
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import make_once
@@ -55,7 +55,7 @@ def write_evaluation(stage: Evaluate) -> None:
     untempered = metrics.at_power(probabilities, predicted.statistics_of(PREDICTIONS).temperature)
     ids, names = rows["id"].to_numpy(), [there[label] for label in labels]
     is_right, confidence = chosen == labels, probabilities.max(1)
-    compared = slices.find(thumbnail_parts.describe_rows(dataset, ids, names), labels, is_right)
+    compared = slices.find(image_facts.describe_rows(dataset, ids, names), labels, is_right)
     content: JSON = {
         "metrics": summary.model_dump(),
         "untempered": metrics.summary(labels, chosen, untempered).model_dump(),

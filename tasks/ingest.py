@@ -5,7 +5,7 @@ import logging
 from prefect import task
 
 from storage import manifest
-from storage.uri import DatasetURI, FilesURI, ListingURI
+from storage.uri import DatasetURI, EmbeddingsURI, FilesURI, ListingURI
 from tasks.images import user_images
 from tasks.images.option import ingest_stage
 from tasks.jobs.preprocess import data_problems
@@ -25,6 +25,7 @@ def ingest(
     runner: Runner,
     *,
     group: str = "none",
+    embeddings: EmbeddingsURI | None = None,
     refresh: int = 0,
     limits: Limits = Limits(),
 ) -> DatasetURI:
@@ -33,9 +34,9 @@ def ingest(
     A Ray job ingests many files of the user, the flow's own process everything else.
 
     `files` are downloads of the source that `data` names, or a list of the user's own (`user_images.write`).
-    `group` and `refresh` are fields of `Ingest`.
+    `group`, `embeddings` and `refresh` are fields of `Ingest`.
     """
-    stage = ingest_stage(files, data, group=group, refresh=refresh)
+    stage = ingest_stage(files, data, group=group, embeddings=embeddings, refresh=refresh)
     images = user_images.read(stage.listing) if stage.listing else None
     if images is not None:
         for left_out in images.left_out:

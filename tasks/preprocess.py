@@ -2,7 +2,7 @@
 
 from prefect import task
 
-from storage.uri import DatasetURI, Root
+from storage.uri import DatasetURI, EmbeddingsURI, Root
 from tasks.learning.recipes import Split
 from tasks.orchestration.prefect_options import task_options
 from tasks.resources.needs import Limits
@@ -17,6 +17,7 @@ def preprocess(
     runner: Runner,
     *,
     root: Root | None = None,
+    embeddings: EmbeddingsURI | None = None,
     refresh: int = 0,
     limits: Limits = Limits(),
 ) -> DatasetURI:
@@ -24,5 +25,5 @@ def preprocess(
 
     The arguments are the fields of `Preprocess`.
     """
-    stage = Preprocess(root=root, raw=raw, split=split, refresh=refresh)
+    stage = Preprocess(root=root, raw=raw, split=split, embeddings=embeddings, refresh=refresh)
     return run_once(stage, runner, limits=limits)

@@ -72,6 +72,12 @@ class Run:
     register_as: str | None = None
     command: str = ""
 
+    @property
+    def embedded(self) -> Manifest | None:
+        """The manifest of the embeddings by which near duplicates were found."""
+        uri, predicted = self.results.require(PREDICTIONS)
+        return manifest.load(predicted.parent("embeddings", of=uri)) if "embeddings" in predicted.parents else None
+
     @functools.cached_property
     def results(self) -> Results:
         """The evaluation, and what it was made from."""
@@ -150,7 +156,7 @@ def gather(run: Run) -> report_page.ReportData:
         trained=training,
         classes=images.classes_of(prepared.columns["metadata"]),
         class_counts=by_split(prepared.statistics_of(PREPARED).class_counts),
-        data_problems=tuple(find_data_problems(raw, prepared)),
+        data_problems=tuple(find_data_problems(raw, prepared, run.embedded)),
         lineage=tuple(_lineage(steps, raw, run)),
         parameters=run.settings | resolved,
         command=run.command,
@@ -162,7 +168,7 @@ def with_pictures(run: Run, data: report_page.ReportData) -> report_page.ReportD
     """Add the pictures, and what is different from the champion before."""
     worst = [row["id"] for row in data.evaluated["worst"]]
     shown = pictures.of_mistakes(run.stage.predictions, worst=worst)
-    shown |= pictures.of_data(run.results.require(PREPARED)[0]) | against_champion(run)
+    shown |= pictures.of_data(run.results.require(PREPARED)[0], run.embedded) | against_champion(run)
     mistakes = [row["id"] for row in shown["mistakes"]]
     shown["more_photos"] = more_photos.of_probe(run.stage.checkpoint, run.stage.predictions, mistakes=mistakes)
     return dataclasses.replace(data, **shown)

@@ -144,8 +144,10 @@ class Ingest(Stage[DatasetURI]):
     max_megapixels: int = MAX_MEGAPIXELS
     test_fraction: float | None = None
     """Share of the images that become test rows by a hash of their content; None if folders or names define splits."""
-    group: Literal["none", "near-duplicates"] = "none"
-    """Whether near duplicates get one split, where their content decides it."""
+    group: Literal["none", "near-duplicates", "folder"] = "none"
+    """Which images get one split, where their content decides it."""
+    embeddings: EmbeddingsURI | None = None
+    """Of the same images without groups: by them near duplicates were found."""
     refresh: int = 0
 
     @property
@@ -184,6 +186,8 @@ class Preprocess(Stage[DatasetURI]):
     kind = kinds.PREPARED
     raw: DatasetURI
     split: Split = Split()
+    embeddings: EmbeddingsURI | None = None
+    """Of the same images: by them near duplicates were found, which get one split."""
     refresh: int = 0
     """Number of the repetition, if the raw dataset is not made again."""
 

@@ -37,7 +37,7 @@ _NAMES = {"registered_model": "digits", "recipe": "digits-resnet18", "data": "di
 _USUAL: dict[str, dict[str, Any]] = {
     "files": {"sources": (SOURCE,), "seconds": 1.2},
     "raw": _IMAGES | {"sources": (SOURCE,), "labels": ""},
-    "prepared": _IMAGES | _CHANNELS | _COPIES | {"quarantined": {}, "split": _SPLIT, "near_duplicates": None},
+    "prepared": _IMAGES | _CHANNELS | _COPIES | {"quarantined": {}, "split": _SPLIT},
     "embeddings": {
         "notice": None,
         "model": _MODEL,

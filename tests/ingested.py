@@ -20,24 +20,34 @@ def ingested(plan: Plan, runner: Runner | None = None) -> DatasetURI:
     for stage in (plan.weights, plan.download):
         if stage:
             download.fn(stage)
+    runner, recipe, group = runner or InProcessRunner(), plan.recipe, plan.recipe.split.group
+    if plan.ungrouped:
+        ingest.fn(plan.ungrouped.made_from, recipe.data, runner)
+    if plan.grouping:
+        embed.fn(plan.grouping.dataset, recipe.model, runner, start=plan.grouping.start, root=plan.root)
     if not plan.ingest:
         return plan.preprocess.raw
-    group = plan.recipe.split.group
-    return ingest.fn(plan.ingest.made_from, plan.recipe.data, runner or InProcessRunner(), group=group)
+    embeddings = plan.ingest.embeddings
+    return ingest.fn(plan.ingest.made_from, recipe.data, runner, group=group, embeddings=embeddings)
+
+
+def prepared(plan: Plan, runner: Runner | None = None) -> DatasetURI:
+    """Run the tasks of `plan` up to the prepared dataset."""
+    runner, raw, groups = runner or InProcessRunner(), ingested(plan, runner), plan.preprocess.embeddings
+    return preprocess.fn(raw, plan.recipe.split, runner, root=plan.root, embeddings=groups)
 
 
 def evaluated(plan: Plan, runner: Runner | None = None) -> EvaluationURI:
     """Run the tasks of `plan` that come before the gate."""
     runner, recipe, workers = runner or InProcessRunner(), plan.recipe, plan.train.workers
-    prepared = preprocess.fn(ingested(plan, runner), recipe.split, runner)
-    start, embeddings = plan.train.start, None
+    images, start = prepared(plan, runner), plan.train.start
     if plan.embed:
-        embeddings = embed.fn(prepared, recipe.model, runner, start=start)
-    checkpoint = train.fn(prepared, recipe, runner, start=start, embeddings=embeddings, workers=workers)
+        embed.fn(images, recipe.model, runner, start=start)
+    fitted, own, needs = plan.train.embeddings, plan.predict.embeddings, plan.predict_needs
+    checkpoint = train.fn(images, recipe, runner, start=start, embeddings=fitted, workers=workers)
     if plan.embed_by_model:
-        embed.fn(prepared, recipe.model, runner, start=checkpoint)
-    own, needs = plan.predict.embeddings, plan.predict_needs
-    return evaluate.fn(predict.fn(checkpoint, prepared, runner, split="test", embeddings=own, needs=needs))
+        embed.fn(images, recipe.model, runner, start=checkpoint)
+    return evaluate.fn(predict.fn(checkpoint, images, runner, split="test", embeddings=own, needs=needs))
 
 
 def run(plan: Plan, runner: Runner | None = None) -> Decision:

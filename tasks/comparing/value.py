@@ -17,7 +17,7 @@ from storage import files, manifest, process, tables
 from storage.decision import METRICS
 from storage.kinds import CHECKPOINT, PREPARED, RAW
 from storage.uri import URI, CheckpointURI, DatasetURI, EmbeddingsURI
-from tasks.images import embedding_rows, row_tables, thumbnail_parts
+from tasks.images import embedding_rows, row_tables, image_facts
 from tasks.images.embedding_rows import EmbeddedRows
 from tasks.jobs.train import probe_job
 from tasks.learning import decode, images, metrics, probe
@@ -166,7 +166,7 @@ def groups_of(train: EmbeddedRows, by: By) -> tuple[np.ndarray, pd.DataFrame]:
         first = np.unique(train.copies(), return_index=True)[1]
         named = row_tables.with_files(rows, train.dataset)[["file", "row", "class"]]
         return train.copies(), named.iloc[first].reset_index(drop=True)
-    known = thumbnail_parts.describe_rows(train.dataset, train.ids, classes.tolist(), split="train")
+    known = image_facts.describe_rows(train.dataset, train.ids, classes.tolist(), split="train")
     facts = _days(train) if by == "day" else known[by].tolist() if by in known else []
     if len({*facts}) < 2:
         raise ValueError(f"--by {by}: no two images are known to differ in it; use --by image")

@@ -1,11 +1,9 @@
 """Test split for class folders without splits: a file's content decides, so that it never changes its split."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from tasks.images.listing import UserFile
-from tasks.learning import thumbnails
 
 
 def with_splits(listed: Sequence[UserFile], *, fraction: float, sha256: Mapping[str, str]) -> list[UserFile]:
@@ -32,13 +30,12 @@ def with_splits(listed: Sequence[UserFile], *, fraction: float, sha256: Mapping[
     return sorted(placed, key=lambda file: (file.split, file.path))
 
 
-def of_groups(sha256: Mapping[str, str], thumbnail: Mapping[str, bytes]) -> dict[str, str]:
-    """Return for each path in `thumbnail` the SHA-256 of one image of its near duplicates: the one that ends lowest.
+def of_groups(sha256: Mapping[str, str], groups: Mapping[str, int]) -> dict[str, str]:
+    """Return for each path in `groups` the SHA-256 of one image of its group: the one that ends lowest.
 
     The end, since the beginning decides the split: the lowest beginning would make large groups test rows.
     """
-    array = np.frombuffer(b"".join(thumbnail.values()), np.uint8).reshape(-1, thumbnails.SIZE)
-    pairs, _ = thumbnails.find_pairs(thumbnails.hashes(array), lambda rows: array[rows])
-    by_end, number = np.unique([sha256[path][::-1] for path in thumbnail], return_inverse=True)
-    chosen = by_end[thumbnails.groups(number[pairs], len(by_end))][number]
-    return {path: str(digest)[::-1] for path, digest in zip(thumbnail, chosen, strict=True)}
+    members = defaultdict[int, list[str]](list)
+    for path, group in groups.items():
+        members[group].append(sha256[path][::-1])
+    return {path: min(members[group])[::-1] for path, group in groups.items()}

@@ -1,22 +1,27 @@
 """Rows of embeddings: their columns, and what is read of them."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage import manifest, tables
+from storage import commits, manifest, tables
 from storage.kinds import EMBEDDINGS
+from storage.manifest import File
 from storage.uri import DatasetURI, EmbeddingsURI
-from tasks.images import thumbnail_parts
-from tasks.learning import thumbnails
+from tasks.images import row_tables
+from tasks.learning import near_duplicates
 
 DIGEST = 16
 """Bytes of an image's digest."""
 MOST_KNOWN = 20_000
 """Images, at most, among which the nearest one is looked for."""
+_PAIRS = "pairs"
+"""Start of the name of the table of near duplicates: numbers of rows over all parts."""
 
 
 def schema(dimensions: int) -> pa.Schema:
@@ -67,6 +72,8 @@ class EmbeddedRows:
     """Of the pixels, 16 bytes each."""
     vectors: np.ndarray
     """Embeddings, float16 (N, dimensions)."""
+    pairs: np.ndarray
+    """Rows of near duplicates, int64 (P, 2); none if they were not looked for, or only some splits were read."""
 
     @property
     def raw(self) -> DatasetURI:
@@ -83,31 +90,53 @@ class EmbeddedRows:
         return np.asarray(pc.index_in(self.digests, value_set=pc.unique(self.digests)).to_numpy())
 
     def groups(self) -> np.ndarray:
-        """Return a number for each row; equal images, and near duplicates if there are thumbnails, have the same."""
-        number = self.copies()
-        raw = manifest.load(self.raw)
-        splits, num_train = ("train", "test"), raw.num_rows("train")
-        place = self.ids + np.where(self.splits == "test", num_train, 0)
-        row_at = np.full(num_train + raw.num_rows("test"), -1)
-        row_at[place] = np.arange(len(place))
-        near = thumbnail_parts.find_pairs(self.raw, raw, splits=splits, is_usable=row_at >= 0)
-        return number if near is None else np.asarray(thumbnails.groups(number[row_at[near[0]]], len(number))[number])
+        """Return a number for each row; equal images and near duplicates have the same."""
+        number = pc.index_in(self.digests, value_set=pc.unique(self.digests)).to_numpy()
+        return np.asarray(near_duplicates.groups(number[self.pairs], len(number))[number])
 
 
 def read(uri: EmbeddingsURI, *splits: str) -> EmbeddedRows:
     """Read the rows of `splits`, by default of all, in order."""
     embedded = manifest.load(uri)
-    listed = [file for file in embedded.files if not splits or file.split in splits]
-    parts = [tables.read_part(uri, file) for file in listed]
-    of_raw = ["train" if file.split == "validation" else str(file.split) for file in listed]
     role = "prepared" if "prepared" in embedded.parents else "raw"
-    table = pa.concat_tables(parts)
-    return EmbeddedRows(
-        classes=embedded.statistics_of(EMBEDDINGS).model.classes,
+    listed = [file for file in embedded.files if file.split and (not splits or file.split in splits)]
+    rows = read_parts(
+        uri,
+        listed,
         dataset=DatasetURI(embedded.parent(role, of=uri)),
-        splits=np.repeat(of_raw, [len(part) for part in parts]),
+        classes=embedded.statistics_of(EMBEDDINGS).model.classes,
+    )
+    if splits or not (file := embedded.file(_PAIRS)):
+        return rows
+    return dataclasses.replace(rows, pairs=tables.read_part(uri, file).to_pandas().to_numpy())
+
+
+def read_parts(
+    uri: EmbeddingsURI, listed: Sequence[File], *, dataset: DatasetURI, classes: tuple[str, ...]
+) -> EmbeddedRows:
+    """Read the rows of `listed` parts, which may not be committed yet."""
+    table = pa.concat_tables([tables.read_part(uri, file) for file in listed])
+    of_raw = ["train" if file.split == "validation" else str(file.split) for file in listed]
+    return EmbeddedRows(
+        classes=classes,
+        dataset=dataset,
+        splits=np.repeat(of_raw, [file.rows or 0 for file in listed]),
         ids=table["id"].to_numpy(),
         labels=table["label"].fill_null(-1).to_numpy(),
         digests=table["digest"],
         vectors=vectors(table),
+        pairs=np.empty((0, 2), np.int64),
     )
+
+
+def write_pairs(uri: EmbeddingsURI, pairs: np.ndarray) -> File:
+    """Write the near duplicates, int64 (P, 2), beside the parts; return the file's manifest entry."""
+    table = pa.table({"first": pairs[:, 0], "second": pairs[:, 1]})
+    return commits.write_file(uri, f"{_PAIRS}.parquet", tables.encode(table))
+
+
+def groups_of_files(uri: EmbeddingsURI) -> dict[tuple[str, int | None], int]:
+    """Return the group of each image by its file, and for Parquet the row in it."""
+    rows = read(uri)
+    named = row_tables.with_files(pd.DataFrame({"split": rows.splits, "id": rows.ids}), rows.dataset)
+    return dict(zip(zip(named["file"], named["row"], strict=True), rows.groups().tolist(), strict=True))

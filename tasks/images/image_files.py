@@ -3,12 +3,14 @@
 import itertools
 from collections.abc import Sequence
 
-from storage import process
+from storage import manifest, process
 from storage.manifest import JSON
-from tasks.images import content_split, user_files
+from storage.uri import DatasetURI, EmbeddingsURI
+from tasks.images import content_split, embedding_rows, layout, row_tables, user_files
 from tasks.images.listing import NEW, UserFile
 from tasks.images.pieces import Piece, Survey, Work, Written
 from tasks.images.user_files import finish as finish
+from tasks.images.user_images import UserImages
 from tasks.learning import images
 from tasks.learning.decode import Decoded
 from tasks.stages import Ingest
@@ -22,7 +24,7 @@ def plan(stage: Ingest, survey: Survey) -> Work:
     listing, shape, pieces = user_files.listed(stage), user_files.shape_of(stage), list[Piece]()
     listed: Sequence[UserFile] = listing.files
     if stage.test_fraction is not None:
-        sha256 = _digests(stage, listed, survey)
+        sha256 = _digests(stage, listing, survey)
         listed = content_split.with_splits(listed, fraction=stage.test_fraction, sha256=sha256)
     for split in ("train", "test", NEW):
         chosen = [file for file in listed if file.split == split]
@@ -35,31 +37,37 @@ def plan(stage: Ingest, survey: Survey) -> Work:
     return Work(shape=shape, classes=listing.classes, pieces=pieces, labels=listing.labels)
 
 
-def _digests(stage: Ingest, listed: Sequence[UserFile], survey: Survey) -> dict[str, str]:
+def _digests(stage: Ingest, listing: UserImages, survey: Survey) -> dict[str, str]:
     """Return the SHA-256 that decides the split, by path, of each file for which that is not the listed one.
 
-    S3 lists an ETag, which may differ for the same bytes. Near duplicates are kept together.
+    S3 lists an ETag, which may differ for the same bytes. The images of a group are kept together.
     """
-    if stage.group == "none" and not user_files.place_of(stage).is_s3:
-        return {}
-    bounds = images.part_bounds(len(listed), images.num_parts(len(listed), user_files.shape_of(stage)))
-    surveyed = survey(_contents, [Piece(files=listed[start:stop]) for start, stop in bounds])
-    contents = list(itertools.chain.from_iterable(surveyed))
-    sha256 = {path: digest for path, digest, _ in contents}
-    thumbnails = {path: thumbnail for path, _, thumbnail in contents if thumbnail}
-    return sha256 | content_split.of_groups(sha256, thumbnails)
+    listed, sha256 = listing.files, dict[str, str]()
+    if stage.embeddings:
+        return _digests_of_groups(stage.embeddings)
+    if user_files.place_of(stage).is_s3:
+        bounds = images.part_bounds(len(listed), images.num_parts(len(listed), user_files.shape_of(stage)))
+        surveyed = survey(_contents, [Piece(files=listed[start:stop]) for start, stop in bounds])
+        sha256 = dict(itertools.chain.from_iterable(surveyed))
+    if stage.group == "folder":
+        of_file = {file.path: layout.digest_of_folder(file.path, listing.classes[file.label or 0]) for file in listed}
+        sha256 |= {path: digest.hex() for path, digest in of_file.items() if digest}
+    return sha256
 
 
-def _contents(piece: Piece, stage: Ingest) -> list[tuple[str, str, bytes | None]]:
-    """Return path and SHA-256 of each file, and its thumbnail if it is an image and near duplicates are to be found."""
+def _digests_of_groups(embeddings: EmbeddingsURI) -> dict[str, str]:
+    """Return for each file the SHA-256 of one of its near duplicates."""
+    sources = row_tables.table_of(DatasetURI(manifest.load(embeddings).parent("raw", of=embeddings)))
+    assert sources is not None, "the images are the user's"
+    sha256 = dict(zip(sources["path"], sources["sha256"], strict=True))
+    groups = {path: group for (path, _), group in embedding_rows.groups_of_files(embeddings).items()}
+    return sha256 | content_split.of_groups(sha256, groups)
 
-    def content_of(file: UserFile) -> tuple[str, str, bytes | None]:
-        if stage.group == "none":
-            return file.path, user_files.read(stage, file)[1], None
-        image, facts = _image(stage, file)
-        return file.path, facts["sha256"], image.thumbnail if image else None
 
-    return list(process.in_threads(content_of, piece.files, threads=_READERS))
+def _contents(piece: Piece, stage: Ingest) -> list[tuple[str, str]]:
+    """Return path and SHA-256 of each file."""
+    digests = process.in_threads(lambda file: user_files.read(stage, file)[1], piece.files, threads=_READERS)
+    return [(file.path, digest) for file, digest in zip(piece.files, digests, strict=True)]
 
 
 def make(piece: Piece, stage: Ingest, *, classes: tuple[str, ...]) -> Written:

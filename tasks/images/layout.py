@@ -5,6 +5,7 @@ Either form may be inside wrapping folders: folders that are alone and hold only
 """
 
 import dataclasses
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,6 +48,18 @@ class Layout:
 def class_above(path: str, classes: Collection[str]) -> str | None:
     """Return the first folder of `path`, from the top, that is one of `classes`."""
     return next((name for folder in path.split("/")[:-1] if (name := normal(folder)) in classes), None)
+
+
+def below_class(path: str, class_name: str) -> list[str]:
+    """Return the folders of `path` below that of its class, from the top."""
+    folders = [normal(folder) for folder in path.split("/")[:-1]]
+    return folders[folders.index(class_name) + 1 :] if class_name in folders else []
+
+
+def digest_of_folder(path: str, class_name: str) -> bytes | None:
+    """Return the SHA-256 of the names of class and first folder below it; None for a file without such a folder."""
+    below = below_class(path, class_name)
+    return hashlib.sha256(f"{class_name}/{below[0]}".encode()).digest() if below else None
 
 
 def of_parquet(paths: Sequence[str]) -> Layout:

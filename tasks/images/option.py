@@ -5,9 +5,9 @@ from typing import Any
 
 from storage import access, champions, manifest
 from storage.admin import catalog
-from storage.uri import URI, DatasetURI, FilesURI, ListingURI, Root
-from tasks.images import thumbnail_parts, user_images
-from tasks.images.layout import EXPECTED
+from storage.uri import URI, DatasetURI, EmbeddingsURI, FilesURI, ListingURI, Root
+from tasks.images import user_images
+from tasks.images.layout import EXPECTED, below_class
 from tasks.images.user_images import UserImages
 from tasks.learning import images, recipes, sources
 from tasks.learning.recipes import Data, Recipe
@@ -47,17 +47,26 @@ class TrainingData:
         """What `--data` names, if anything."""
         return self.user_images.uri if self.user_images else self.raw
 
-    def ingest_stage(self, root: Root, download: Download | None, *, refresh: int) -> Ingest:
+    def ingest_stage(
+        self, root: Root, download: Download | None, *, group: str, embeddings: EmbeddingsURI | None, refresh: int
+    ) -> Ingest:
         """Return the stage that makes the raw dataset, if it does not exist."""
         if self.user_images:
             files: FilesURI | ListingURI = user_images.write(root, self.user_images)
         else:
             assert download, "a source is downloaded"
             files = download.target
-        return ingest_stage(files, self.recipe.data, group=self.recipe.split.group, refresh=refresh)
+        return ingest_stage(files, self.recipe.data, group=group, embeddings=embeddings, refresh=refresh)
 
 
-def ingest_stage(files: FilesURI | ListingURI, data: Data, *, group: str = "none", refresh: int = 0) -> Ingest:
+def ingest_stage(
+    files: FilesURI | ListingURI,
+    data: Data,
+    *,
+    group: str = "none",
+    embeddings: EmbeddingsURI | None = None,
+    refresh: int = 0,
+) -> Ingest:
     """Return the stage that makes a raw dataset of `files`: a download, or a list of the user's own."""
     if not isinstance(files, ListingURI):
         return Ingest(files=files, source=data.source, refresh=refresh)
@@ -65,7 +74,8 @@ def ingest_stage(files: FilesURI | ListingURI, data: Data, *, group: str = "none
     fields: dict[str, Any] = {
         name: getattr(data, name) for name in ("image_size", "channels", "store", "max_megapixels")
     }
-    fields |= {} if images.test_fraction is None else {"test_fraction": images.test_fraction, "group": group}
+    if images.test_fraction is not None:
+        fields |= {"test_fraction": images.test_fraction, "group": group, "embeddings": embeddings}
     return Ingest(listing=files, place=images.uri, is_new=images.is_new, refresh=refresh, **fields)
 
 
@@ -119,6 +129,12 @@ def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
             f"store must be pixels for Parquet files, got 'files' for {uri}; use --set store=pixels "
             "without crop_scale and color_jitter, or give the images as files"
         )
+    folders = (below_class(file.path, listed.classes[file.label]) for file in listed.files if file.label is not None)
+    if recipe.split.group == "folder" and not any(folders):
+        raise ValueError(
+            f"group=folder needs folders below the class folders, such as cat/monday/1.jpg, but {uri} has none; make "
+            "them, or use --set group=near-duplicates"
+        )
     user_images.check_apart(root, listed.uri)
     model = champions.default_for_user_images(listed.name, listed.uri)
     return TrainingData(recipe=recipe, default_model=model, user_images=listed)
@@ -142,11 +158,6 @@ def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
         raise ValueError(
             f"--data must have rows in train and test, got {uri} with rows in {', '.join(splits) or 'no split'}; give "
             "the folder of the training images, or a raw dataset made from it"
-        )
-    if recipe.split.group != "none" and not thumbnail_parts.entries(raw):
-        raise ValueError(
-            f"group={recipe.split.group} needs the thumbnails of user images, which --data {uri} does not have; give "
-            "the folder of the images themselves, or use --set group=none"
         )
     # What the dataset was made with cannot be changed any more.
     fixed: dict[str, Any] = {}

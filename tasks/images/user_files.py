@@ -15,7 +15,7 @@ from storage import commits, files, s3, tables
 from storage.manifest import JSON, File
 from storage.statistics import Origin, Provenance
 from storage.uri import URI
-from tasks.images import row_tables, thumbnail_parts, user_images
+from tasks.images import image_facts, row_tables, user_images
 from tasks.images.listing import UserFile
 from tasks.images.pieces import Written
 from tasks.images.user_images import UserImages
@@ -77,7 +77,7 @@ def decoded(content: bytes | None, stage: Ingest) -> tuple[Decoded | None, str]:
     size, _, channels = shape_of(stage)
     limit = stage.max_megapixels
     try:
-        image = decode.decoded(content, size, channels, with_thumbnail=not stage.is_new, max_megapixels=limit)
+        image = decode.decoded(content, size, channels, with_facts=not stage.is_new, max_megapixels=limit)
     except decode.Unreadable as error:
         return None, str(error)
     return dataclasses.replace(image, pixels=content) if stage.store == images.FILES else image, ""
@@ -93,7 +93,7 @@ def write_part(
     index: int,
     first: int,
 ) -> list[File]:
-    """Write a part of images with ids from `first` on, and their thumbnails unless they are to be predicted.
+    """Write a part of images with ids from `first` on, and their facts unless they are to be predicted.
 
     An image that could not be read has no pixels.
     """
@@ -104,7 +104,7 @@ def write_part(
         pa.array(labels, pa.int64()),
     ]
     part = tables.write_part(stage.target, pa.table(arrays, schema=columns), split=split, index=index)
-    return [part] if stage.is_new else [part, thumbnail_parts.write(stage.target, pictures, split=split, index=index)]
+    return [part] if stage.is_new else [part, image_facts.write(stage.target, pictures, split=split, index=index)]
 
 
 def written(
@@ -116,7 +116,7 @@ def written(
 ) -> Written:
     """Describe a written piece: its parts, labels and files, and the `problems` of unreadable images by name."""
     return Written(
-        parts=sorted(parts, key=lambda part: part.split is None),  # thumbnails last
+        parts=sorted(parts, key=lambda part: part.split is None),  # facts last
         labels={split: Counter(label for label in labels if label is not None)},
         sources=pa.Table.from_pylist(sources, schema=COLUMNS),
         unreadable=[f"{name} ({problem})" for name, problem in problems.items()][:_SHOWN],

@@ -93,7 +93,7 @@ def find(uri: URI, *, test_fraction: float = 0.2, are_grouped: bool = False) -> 
     """List the images or Parquet files below `uri` to train on, with splits, classes and checksums.
 
     `test_fraction` of the images become test rows if the class folders are not below split folders; with `are_grouped`,
-    which ones is not known before they are decoded. Raises `ValueError` if a split or a second class is
+    which ones is not known yet. Raises `ValueError` if a split or a second class is
     missing, or the folders can be read in several ways.
     """
     folder_listing = listing.below(uri, layout=layout.EXPECTED)

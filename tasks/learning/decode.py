@@ -12,7 +12,6 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageError
 
 from storage.error_policy import Permanent
-from tasks.learning import thumbnails
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "AVIF", "TIFF", "PPM")
 """The only formats that are tried: a file's content, not its name, decides which decoder runs on it."""
@@ -44,8 +43,8 @@ class Decoded:
     """uint8, HWC order; the content of the file itself where images are stored as they came."""
     width: int
     height: int
-    thumbnail: bytes = b""
-    """Thumbnail of the whole image, if requested."""
+    gray: float | None = None
+    """Mean brightness of the whole image, 0 to 1, if requested."""
     format: str = ""
     """Pillow's name of the file's format, by its content; empty for plain pixels."""
     camera: str = ""
@@ -53,7 +52,7 @@ class Decoded:
 
 
 def decoded(
-    content: bytes, size: int, channels: int, *, with_thumbnail: bool = False, max_megapixels: int | None = None
+    content: bytes, size: int, channels: int, *, with_facts: bool = False, max_megapixels: int | None = None
 ) -> Decoded:
     """Decode the first frame in `content`, apply its EXIF orientation, and crop its centre to `size` pixels a side.
 
@@ -74,7 +73,7 @@ def decoded(
             flat = _flat(image)
             pixels = ImageOps.fit(flat.convert(mode), (size, size), method=Image.Resampling.BILINEAR).tobytes()
             format_ = "JPEG" if image.format in _JPEG else image.format or ""
-            facts = (thumbnails.of_image(flat), format_, _camera(image)) if with_thumbnail else (b"", format_)
+            facts = (_brightness(flat), format_, _camera(image)) if with_facts else (None, format_)
             return Decoded(pixels, width, height, *facts)
 
         if image.width * image.height < _LARGE:
@@ -134,6 +133,11 @@ def day_of(content: bytes) -> str:
         if match := re.match(r"(\d{4}):(\d\d):(\d\d)\b", str(taken)):
             return "-".join(match.groups())
     return ""
+
+
+def _brightness(image: Image.Image) -> float:
+    small = image.convert("L").resize((16, 16), Image.Resampling.BILINEAR)
+    return float(np.asarray(small).mean() / 255)
 
 
 def _flat(image: Image.Image) -> Image.Image:

@@ -40,7 +40,7 @@ class Embedder:
         images = np.zeros((_BATCH[self._device.type], *pixels_NHWC.shape[1:]), np.uint8)
         images[: len(pixels_NHWC)] = pixels_NHWC
         normalized = self._model.normalized(moved(torch.from_numpy(images), self._device))
-        features: np.ndarray = self._model.backbone(normalized)[: len(pixels_NHWC)].half().cpu().numpy()
+        features: np.ndarray = self._model.backbone(normalized)[: len(pixels_NHWC)].flatten(1).half().cpu().numpy()
         if not np.isfinite(features).all():
             model = self._model.spec.model
             raise ValueError(f"model {model} gives embeddings that are not finite in float16; use training=finetune")

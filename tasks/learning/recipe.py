@@ -57,8 +57,8 @@ class Split:
     """Probability with which a training row becomes a validation row, used to choose the best epoch."""
     max_quarantined: Share = 0.01
     """Largest share of raw rows that preprocessing may leave out as unusable; above it, preprocessing fails."""
-    group: Literal["none", "near-duplicates"] = "none"
-    """User images: near-duplicates keeps images that are almost the same, such as bursts, in one split."""
+    group: Literal["none", "near-duplicates", "folder"] = "none"
+    """User images that stay in one split: near-duplicates, such as bursts; or those of one folder below the class."""
 
 
 @group
@@ -191,8 +191,13 @@ class Recipe:
         models.check_known(self.model)
         if self.split.group != "none" and self.data.source != sources.USER_IMAGES:
             raise ValueError(
-                f"group must be none for source={self.data.source}, got {self.split.group!r}; only user "
-                "images have thumbnails to compare"
+                f"group must be none for source={self.data.source}, got {self.split.group!r}; only user images "
+                "are in groups"
+            )
+        if self.split.group == "near-duplicates" and self.training.start.kind not in ("pretrained", "file"):
+            raise ValueError(
+                f"group=near-duplicates needs embeddings by weights that stay the same, got start="
+                f"{self.training.start.kind}; use start=pretrained, start=FILE or group=folder"
             )
         is_random = self.training.start.kind == "random"
         if self.training.kind == "probe":

@@ -44,7 +44,8 @@ def summarize(
 ) -> dict[str, Any]:
     """Build a JSON document with all URIs, the metrics, the decision and the stages with what they reused."""
     raw, evaluated = manifest.load(plan.preprocess.raw), manifest.load(plan.evaluate.target).statistics_of(EVALUATION)
-    problems = find_data_problems(raw, manifest.load(plan.preprocess.target))
+    embedded = manifest.load(plan.predict.embeddings) if plan.predict.embeddings else None
+    problems = find_data_problems(raw, manifest.load(plan.preprocess.target), embedded)
     images = raw.statistics_of(RAW)
     sources = [source.model_dump() | {"url": redact_text(source.url)} for source in images.sources]
     is_reused = any(stage.reused for stage in stages if stage.name == "promote")

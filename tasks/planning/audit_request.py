@@ -41,7 +41,8 @@ class AuditRequest:
     def uses(self) -> list[URI]:
         """All URIs that the audit reads or writes."""
         plan = self.plan
-        return uses([plan.download, self.weights, plan.ingest, plan.preprocess, self.train, self.embed, self.audit])
+        data = [plan.download, self.weights, plan.ungrouped, plan.grouping, plan.ingest, plan.preprocess]
+        return uses([*data, self.train, self.embed, self.audit])
 
 
 def resolve(plan: Plan) -> AuditRequest:

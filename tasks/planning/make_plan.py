@@ -92,12 +92,20 @@ def _plan(
     """Read what storage holds, and build each stage from the target of the one before."""
     registered_model = register_as or data.default_model
     download = Download.of(data.source, root, mirrors=mirrors, refresh=refresh) if data.source else None
-    ingest = None if data.raw else data.ingest_stage(root, download, refresh=refresh)
+    stored = Download.of(weights, root, mirrors=mirrors) if weights else None
+    ingested = functools.partial(data.ingest_stage, root, download, refresh=refresh)
+    ungrouped, grouping, groups = None, None, None
+    if data.recipe.split.group == "near-duplicates":
+        assert stored, "checked by the recipe"
+        ungrouped = None if data.raw else ingested(group="none", embeddings=None)
+        alone = ungrouped.target if ungrouped else data.raw
+        grouping = Embed(root=root, raw=alone, model=data.recipe.model, start=stored.target)
+        groups = grouping.target
+    ingest = None if data.raw else ingested(group=data.recipe.split.group, embeddings=groups)
     raw = data.raw or (ingest and ingest.target)
     assert raw
     repetition = refresh if data.raw else 0  # an existing raw dataset is not made again
-    preprocess = Preprocess(root=root, raw=raw, split=data.recipe.split, refresh=repetition)
-    stored = Download.of(weights, root, mirrors=mirrors) if weights else None
+    preprocess = Preprocess(root=root, raw=raw, split=data.recipe.split, embeddings=groups, refresh=repetition)
     train = Train(
         prepared=preprocess.target,
         recipe=data.recipe,
@@ -125,8 +133,10 @@ def _plan(
         data=data.place,
         download=download if download and is_needed(download.target, child=raw) else None,
         weights=stored
-        if stored and any(is_needed(stored.target, child=stage.target) for stage in (embed, train) if stage)
+        if stored and any(is_needed(stored.target, child=stage.target) for stage in (grouping, embed, train) if stage)
         else None,
+        ungrouped=ungrouped,
+        grouping=grouping,
         ingest=ingest,
         preprocess=preprocess,
         embed=embed,
@@ -141,8 +151,9 @@ def _plan(
         needs_ray=False,
         limits=limits,
     )
-    on_ray: list[Stage[Any]] = [preprocess, *filter(None, [embed, by_model]), train, predict, *plan.of_rival[:1]]
-    if ingest and data.user_images and data.user_images.is_large:
-        on_ray.append(ingest)
+    on_ray: list[Stage[Any]] = [preprocess, *filter(None, [grouping, embed, by_model]), train]
+    on_ray += [predict, *plan.of_rival[:1]]
+    if data.user_images and data.user_images.is_large:
+        on_ray += filter(None, [ungrouped, ingest])
     is_missing = any(not manifest.is_committed(stage.target) for stage in on_ray)
     return plan.model_copy(update={"needs_ray": is_missing})

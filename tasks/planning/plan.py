@@ -26,6 +26,10 @@ class Plan(BaseModel):
     """None for the user's images, and if the files are gone but the raw dataset exists."""
     weights: Download | None
     """Download of initial weights; None if there are none, or nothing needs them any more."""
+    ungrouped: Ingest | None
+    """Makes the images that `grouping` embeds; None for an existing raw dataset."""
+    grouping: Embed | None
+    """Finds the near duplicates that stay in one split; None unless `split.group` asks for it."""
     ingest: Ingest | None
     """None for an existing raw dataset."""
     preprocess: Preprocess
@@ -63,9 +67,14 @@ class Plan(BaseModel):
         lines += [f"download.fn({self.weights!r})"] if self.weights else []
         if self.download:
             lines.append(f"download.fn(Download.of(sources.load({self.recipe.data.source!r}), {_typed(self.root)}))")
+        if self.ungrouped:
+            lines.append(f"ingest.fn({_typed(self.ungrouped.made_from)}, recipe.data, runner)")
+        lines += _embed_line(self.grouping)
+        by_groups = f", embeddings={self.preprocess.embeddings!r}" if self.grouping else ""
         if self.ingest:
-            lines.append(f"ingest.fn({_typed(self.ingest.made_from)}, recipe.data, runner)")
-        elsewhere = "" if self.ingest else f", root={_typed(self.root)}"
+            group = f", group={self.recipe.split.group!r}" if self.recipe.split.group != "none" else ""
+            lines.append(f"ingest.fn({_typed(self.ingest.made_from)}, recipe.data, runner{group}{by_groups})")
+        elsewhere = by_groups if self.ingest else f"{by_groups}, root={_typed(self.root)}"
         return "\n".join(
             [
                 *lines,
@@ -97,7 +106,7 @@ class Plan(BaseModel):
     @property
     def stages(self) -> list[Stage[Any]]:
         """All stages of the run but the report, whose URI needs the decision."""
-        before = [self.download, self.weights, self.ingest, self.preprocess, self.embed]
+        before = [self.download, self.weights, self.ungrouped, self.grouping, self.ingest, self.preprocess, self.embed]
         after = [self.train, self.embed_by_model, self.predict, self.evaluate]
         return [stage for stage in (*before, *after) if stage]
 

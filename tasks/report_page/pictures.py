@@ -5,11 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from storage import manifest, tables
-from storage.kinds import PREPARED
+from storage.kinds import EMBEDDINGS, PREPARED
 from storage.manifest import JSON, Manifest
+from storage.statistics import PAIR_KINDS
 from storage.uri import DatasetURI, PredictionsURI
 from tasks.images import row_tables
-from tasks.jobs.preprocess import checks, near_duplicates
+from tasks.jobs.preprocess import checks
 from tasks.learning import images
 from tasks.promotion import answers
 
@@ -33,7 +34,7 @@ def of_mistakes(predictions: PredictionsURI, *, worst: Sequence[int]) -> JSON:
     return {"mistakes": tuple({**row, "image": image_of[row["id"]]} for row in described)}
 
 
-def of_data(uri: DatasetURI) -> JSON:
+def of_data(uri: DatasetURI, embedded: Manifest | None) -> JSON:
     """Return the fields `class_samples`, `left_out` and `near_duplicates` of a report on a prepared dataset."""
     prepared = manifest.load(uri)
     raw_uri = DatasetURI(prepared.parent("raw", of=uri))
@@ -41,7 +42,7 @@ def of_data(uri: DatasetURI) -> JSON:
     return {
         "class_samples": _of_classes(uri, prepared),
         "left_out": tuple(_of_rows_left_out(uri, prepared, raw_uri, raw)),
-        "near_duplicates": tuple(_of_near_duplicates(prepared, raw_uri)),
+        "near_duplicates": tuple(_of_near_duplicates(embedded, raw_uri)),
     }
 
 
@@ -84,12 +85,12 @@ def _of_rows_left_out(uri: DatasetURI, prepared: Manifest, raw_uri: DatasetURI, 
     ]
 
 
-def _of_near_duplicates(prepared: Manifest, raw_uri: DatasetURI) -> list[JSON]:
+def _of_near_duplicates(embedded: Manifest | None, raw_uri: DatasetURI) -> list[JSON]:
     """Return the worst pairs of each kind, with the images of both."""
-    recorded = prepared.statistics_of(PREPARED).near_duplicates
+    recorded = embedded.statistics_of(EMBEDDINGS).near_duplicates if embedded else None
     if recorded is None:
         return []
-    pairs = [(kind, pair) for kind in near_duplicates.KINDS for pair in recorded[kind].worst[:_PAIRS]]
+    pairs = [(kind, pair) for kind in PAIR_KINDS for pair in recorded[kind].worst[:_PAIRS]]
     keys = [tuple((row.source, row.row) for row in (pair.first, pair.second)) for _, pair in pairs]
     pixels = of_raw_rows(raw_uri, [key for both in keys for key in both])
     return [

@@ -19,7 +19,7 @@ from storage.uri import URI, DatasetURI, Root
 from tasks.comparing.data import SORTS
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
-from tasks.images import thumbnail_parts
+from tasks.images import image_facts
 from tests import documented
 from tests.comparing import runs
 from tests.finished import Finished
@@ -109,15 +109,15 @@ def test_bytes_that_changed_in_storage_are_damage_and_no_cause(photos: Path, roo
     (photos / "train/cat/0.png").unlink()
     after = runs.ingest(root, photos)
     recorded = manifest.load(before)
-    parts = {"label": recorded.split("train")[0], "gray": thumbnail_parts.entries(recorded, split="train-")[0]}
+    parts = {"label": recorded.split("train")[0], "gray": recorded.files_of("facts/train-")[0]}
     for column, file in parts.items():
         table = tables.read_part(before, file)
         number, values = table.column_names.index(column), pc.subtract(1, table[column])
         files.put(before.child(file.path), tables.encode(table.set_column(number, table.field(column), values)))
     document = differences(before, after)
     assert document["changes"] == [] and " is damaged: " in document["notes"]["data"]
-    with pytest.raises(Damaged, match="thumbnails/train-.* is damaged"):
-        thumbnail_parts.facts(before, recorded, split="train")
+    with pytest.raises(Damaged, match="facts/train-.* is damaged"):
+        image_facts.read(before, recorded, split="train")
 
 
 def flip_labels(photos: Path) -> None:

@@ -45,5 +45,5 @@ def test_each_problem_is_stated_once_with_its_files_and_what_needs_no_action_is_
     raw, prepared = (
         committed.commit(URI(f"{tmp_path}/{kind}-0123456789ab"), kind, **fields) for kind, fields in recorded.items()
     )
-    problems = find_data_problems(raw, prepared)
+    problems = find_data_problems(raw, prepared, None)
     assert "\n".join(f"{'minor: ' * problem.is_minor}{problem}" for problem in problems) == stated

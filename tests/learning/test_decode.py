@@ -161,7 +161,7 @@ def with_metadata(name: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", METADATA)
 def test_a_png_with_broken_or_large_metadata_keeps_its_pixels(name: bytes) -> None:
-    result = decoded(with_metadata(name), 8, 3, with_thumbnail=True)
+    result = decoded(with_metadata(name), 8, 3, with_facts=True)
     assert result.pixels == decoded(saved(RED), 8, 3).pixels and result.camera == ""
 
 

@@ -36,7 +36,7 @@ def test_rows_of_parquet_without_a_label_are_shown(root: Root, tmp_path: Path) -
         content = [image_folder.encoded(number, number % 3) for number in range(count)]
         labels = [None if number == 4 else "abc"[number % 3] for number in range(count)]
         pq.write_table(pa.table({"image": content, "label": labels}), tmp_path / f"{split}.parquet")
-    left_out = pictures.of_data(runs.prepare(root, runs.ingest(root, tmp_path, store="files")))["left_out"]
+    left_out = pictures.of_data(runs.prepare(root, runs.ingest(root, tmp_path, store="files")), None)["left_out"]
     assert [(row["place"], row["class"], row["image"].shape) for row in left_out] == [
         ("test.parquet id 4", None, (8, 8, 3)),
         ("train.parquet id 4", None, (8, 8, 3)),
@@ -58,7 +58,7 @@ def test_number_of_training_images_is_bounded_and_the_images_are_of_their_classe
     statistics: dict[str, Any] = {"class_counts": {"train": dict.fromkeys(classes, 10)}}
     schema = tables.describe(table.schema)
     committed.commit(uri, "prepared", listed, parents={"raw": raw}, schema=schema, **statistics)
-    shown = pictures.of_data(uri)["class_samples"]
+    shown = pictures.of_data(uri, None)["class_samples"]
     assert {len(its) for its in shown.values()} == {of_each} and sum(map(len, shown.values())) == num
     assert all((image == int(name) % 256).all() for name, its in shown.items() for image in its)
     assert {classes[0], classes[-1]} <= shown.keys()

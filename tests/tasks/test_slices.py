@@ -15,7 +15,7 @@ from storage.statistics import Slice
 from storage.uri import Root
 from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
-from tasks.images import thumbnail_parts
+from tasks.images import image_facts
 from tasks.learning import slices
 from tests import documented
 from tests.comparing import runs
@@ -106,7 +106,7 @@ def test_parquet_rows_have_the_facts_of_their_images_and_no_folder(tmp_path: Pat
         pq.write_table(pa.table({"image": content, "label": labels}), tmp_path / f"{split}.parquet")
     storage = Root(str(tmp_path / "root"))
     prepared = runs.prepare(storage, runs.ingest(storage, tmp_path))
-    known = thumbnail_parts.describe_rows(prepared, np.arange(60), ["cat"] * 60)
+    known = image_facts.describe_rows(prepared, np.arange(60), ["cat"] * 60)
     assert list(known) == ["shorter side", "format", "camera", "brightness"]
     assert known["camera"].tolist() == ["Canon EOS 5D", "Apple iPhone 8", "not recorded"] * 20
     assert set(known["format"]) == {"JPEG"}
@@ -124,5 +124,5 @@ def test_facts_are_those_of_the_right_rows_beside_a_part_without_a_readable_imag
     (tmp_path / "photos" / "test" / "cat" / "0.jpeg").write_bytes(b"broken")  # a part has one or two rows
     root = Root(str(tmp_path / "root"))
     prepared = runs.prepare(root, runs.ingest(root, tmp_path / "photos"))
-    facts = thumbnail_parts.describe_rows(prepared, np.arange(1, 6), ["cat", "cat", "dog", "dog", "dog"])
+    facts = image_facts.describe_rows(prepared, np.arange(1, 6), ["cat", "cat", "dog", "dog", "dog"])
     assert facts["format"].tolist() == ["JPEG", "JPEG", "PNG", "PNG", "PNG"]

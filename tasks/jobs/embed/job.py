@@ -23,6 +23,7 @@ from tasks.images import embedding_rows, row_tables
 from tasks.images.listing import NEW
 from tasks.jobs import events
 from tasks.jobs.local_data import LocalData, Row
+from tasks.jobs.preprocess import data_problems
 from tasks.jobs.preprocess.job import SPLITS
 from tasks.jobs.spec import JobSpec
 from tasks.learning import images, user_code
@@ -43,8 +44,10 @@ def run(spec: JobSpec[Embed], data: LocalData) -> None:
     Columns: id and label, as there; digest (binary(16), of the pixels) and embedding (a list of float16). On one kind
     of CPU the bytes do not depend on earlier results, on the number of workers, or on their threads.
     """
-    with gc_paused():
-        from tasks.learning.training_state import model_of  # imports torch
+    with gc_paused():  # they import torch
+        from tasks.jobs.embed import near_duplicates
+        from tasks.learning.near_duplicates import MOST_IMAGES
+        from tasks.learning.training_state import model_of
 
     started, stage = time.monotonic(), spec.stage
     dataset = manifest.load(stage.dataset)
@@ -61,16 +64,23 @@ def run(spec: JobSpec[Embed], data: LocalData) -> None:
     total, computed = sum(part.file.rows or 0 for part in done), sum(part.computed for part in done)
     if not total:
         raise ValueError(f"no image of {stage.dataset} can be read")
+    listed, alike = [part.file for part in done], None
+    (_, raw) = row_tables.raw_of(stage.dataset) or (None, None)
+    is_to_learn = raw and "listing" in raw.parameters and raw.num_rows("train")  # the user's own images
+    if is_to_learn and total <= MOST_IMAGES:
+        rows = embedding_rows.read_parts(stage.target, listed, dataset=stage.dataset, classes=model.classes)
+        pairs, alike = near_duplicates.find(rows, threads=spec.threads or scaling.cores_here())
+        listed.append(embedding_rows.write_pairs(stage.target, pairs))
     noted = stage.scratch.child(_HARDWARE)
     hardware = [files.read(noted.child(name)).decode() for name in files.children(noted)]
     hardware += [name for _, of_earlier in earlier for name in of_earlier] if computed < total else []
     parents = {role: manifest.load(uri).as_parent(uri) for role, uri in stage.parents.items()}
-    commits.commit(
+    embedded = commits.commit(
         stage.target,
         kind=stage.kind.name,
         parents=parents | {"prepared" if stage.prepared else "raw": dataset.as_parent(stage.dataset)},
         parameters=stage.values,
-        listed=[part.file for part in done],
+        listed=listed,
         schema=tables.describe(embedding_rows.schema(done[0].dimensions)),
         statistics=EmbeddingsStatistics(
             notice=dataset.statistics.notice,
@@ -79,9 +89,12 @@ def run(spec: JobSpec[Embed], data: LocalData) -> None:
             computed=computed,
             copied=total - computed,
             hardware=tuple(dict.fromkeys(hardware)),
+            near_duplicates=alike,
             seconds=time.monotonic() - started,
         ),
     )
+    if stage.prepared and raw:
+        data_problems.warn(data_problems.of_near_duplicates(raw, embedded))
 
 
 def _earlier(stage: Embed, model: ModelSpec) -> Iterator[tuple[EmbeddingsURI, tuple[str, ...]]]:
@@ -203,7 +216,8 @@ def _read(stage: Embed, earlier: tuple[EmbeddingsURI, ...]) -> tuple[pa.Array, n
             listed = manifest.load(uri).files if uri != stage.target else _interrupted(uri)
             if not listed:
                 continue
-            table = pa.concat_tables(tables.read_part(uri, file, columns=["digest", "embedding"]) for file in listed)
+            columns = ["digest", "embedding"]
+            table = pa.concat_tables(tables.read_part(uri, file, columns=columns) for file in listed if file.split)
             table = table.filter(pc.invert(pc.is_in(table["digest"], value_set=seen)))
             table = table if wanted is None else table.filter(pc.is_in(table["digest"], value_set=wanted))
             if len(table):

@@ -1,13 +1,14 @@
 """What deserves attention in the data of a run: rows, files and classes that make its result worse or less certain."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from storage.kinds import PREPARED, RAW
+from storage.kinds import EMBEDDINGS, PREPARED, RAW
 from storage.manifest import Manifest
 from storage.statistics import PairKind, PreparedStatistics
 from storage.terminal import count
+from tasks.jobs import events
 from tasks.learning.epoch_metrics import IMBALANCE
 
 _CLASSES_NAMED = 5
@@ -45,14 +46,22 @@ class DataProblem:
         return f"{self.summary}: {named}" if named else self.summary
 
 
-def find_data_problems(raw: Manifest, prepared: Manifest) -> list[DataProblem]:
+def find_data_problems(raw: Manifest, prepared: Manifest, embedded: Manifest | None) -> list[DataProblem]:
     """List the problems that the manifests of a run record; the same results give the same list."""
     statistics = prepared.statistics_of(PREPARED)
     return [
         *_left_out(raw, statistics),
-        *_duplicates(raw, statistics),
+        *_copies(statistics),
+        *of_near_duplicates(raw, embedded),
         *_class_balance(statistics),
     ]
+
+
+def warn(problems: Iterable[DataProblem]) -> None:
+    """Write those that deserve attention now to the log of a job."""
+    for problem in problems:
+        if not (problem.is_minor or problem.is_listed):
+            events.write_line(f"WARNING: {problem}")
 
 
 def by_split(values: Mapping[str, _T]) -> dict[str, _T]:
@@ -72,7 +81,7 @@ def _left_out(raw: Manifest, prepared: PreparedStatistics) -> Iterator[DataProbl
         yield DataProblem(summary=summary, details=prepared.quarantined_files)
 
 
-def _duplicates(raw: Manifest, prepared: PreparedStatistics) -> Iterator[DataProblem]:
+def _copies(prepared: PreparedStatistics) -> Iterator[DataProblem]:
     images = prepared.images_in_two_classes
     if images.count:
         summary = (
@@ -80,19 +89,27 @@ def _duplicates(raw: Manifest, prepared: PreparedStatistics) -> Iterator[DataPro
             "wrong about some of them"
         )
         yield DataProblem(summary=summary, details=_named(images.named, images.count))
+    if (rows := prepared.test_rows_in_train).count:
+        summary = f"{count(rows.count, 'test row')} also in train or validation: the test accuracy is too good"
+        yield DataProblem(summary=summary, details=_named([f"id {id_}" for id_ in rows.ids], rows.count))
+
+
+def of_near_duplicates(raw: Manifest, embedded: Manifest | None) -> Iterator[DataProblem]:
+    """Yield a problem for each kind of pairs; one if nobody looked for pairs among the user's images."""
+    near = embedded.statistics_of(EMBEDDINGS).near_duplicates if embedded else None
+    if near is None:
+        if "listing" in raw.parameters:
+            why = "more than 100,000 images" if embedded else "there are no embeddings"
+            yield DataProblem(summary=f"no search for near duplicates: {why}", is_minor=True)
+        return
     for kind, consequence in _NEAR_DUPLICATES.items():
-        pairs = prepared.near_duplicates and prepared.near_duplicates[kind]
-        if pairs and pairs.count:
+        if (pairs := near[kind]).count:
             summary = f"{count(pairs.count, 'pair')} of near duplicates {kind}{consequence}"
             if kind == _LEAK and "test_fraction" in raw.parameters:
                 summary += "; --set split.group=near-duplicates keeps them on one side"
             worst = [f"{pair.first.place} ~ {pair.second.place}" for pair in pairs.worst[:_PAIRS]]
             details = _named(worst, pairs.count)
             yield DataProblem(summary=summary, details=details, is_minor=not consequence)
-    rows, pairs = prepared.test_rows_in_train, prepared.near_duplicates
-    if rows.count and not (pairs and pairs[_LEAK].count):  # those name the files
-        summary = f"{count(rows.count, 'test row')} also in train or validation: the test accuracy is too good"
-        yield DataProblem(summary=summary, details=_named([f"id {id_}" for id_ in rows.ids], rows.count))
 
 
 def _class_balance(prepared: PreparedStatistics) -> Iterator[DataProblem]:

@@ -17,8 +17,7 @@ from storage.uri import DatasetURI
 from tasks.images import row_tables
 from tasks.jobs import dataset_parts, events
 from tasks.jobs.local_data import LocalData
-from tasks.jobs.preprocess import checks, near_duplicates
-from tasks.jobs.preprocess.data_problems import find_data_problems
+from tasks.jobs.preprocess import checks, data_problems, groups
 from tasks.jobs.spec import JobSpec
 from tasks.learning import images
 from tasks.stages import Preprocess
@@ -61,11 +60,7 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
     quarantined = checks.unusable(checked, stage.raw, raw, limit=stage.split.max_quarantined)
     in_train = checks.test_rows_in_train(checked)
     in_two_classes = checks.images_in_two_classes(checked, stage.raw, raw)
-    pairs, alike = near_duplicates.find(stage.raw, raw, checked)
-    group = stage.split.group
-    if group == near_duplicates.GROUPED:
-        assert alike is not None, "the plan checks that there are thumbnails"
-        checked = near_duplicates.keep_together(checked, pairs)
+    checked = groups.keep_together(checked, stage)
     split = {name: getattr(stage.split, name) for name in ("split_seed", "validation_fraction")}
     placed = assign_splits(checked, **split)
     del checked  # one row for each raw row: the largest object in this process
@@ -81,7 +76,7 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
     prepared = commits.commit(
         stage.target,
         kind="prepared",
-        parents={"raw": raw.as_parent(stage.raw)},
+        parents=stage.parents | {"raw": raw.as_parent(stage.raw)},
         parameters=stage.values,
         listed=entries,
         schema=tables.describe(columns),
@@ -91,17 +86,14 @@ def run(spec: JobSpec[Preprocess], data: LocalData) -> None:
             std=std,
             quarantined=dict(Counter(quarantined["reason"])),
             quarantined_files=tuple(checks.name_quarantined_files(quarantined)[:_FILES_SHOWN]),
-            split=SplitRule(**split, group=group, store=store),
+            split=SplitRule(**split, group=stage.split.group, store=store),
             test_rows_in_train=in_train,
             images_in_two_classes=in_two_classes,
-            near_duplicates=alike,
             notice=raw.statistics_of(RAW).notice,
             seconds=time.monotonic() - started,
         ),
     )
-    for problem in find_data_problems(raw, prepared):
-        if not (problem.is_minor or problem.is_listed):
-            events.write_line(f"WARNING: {problem}")
+    data_problems.warn(data_problems.find_data_problems(raw, prepared, None))
 
 
 def assign_splits(checked: pd.DataFrame, *, split_seed: int, validation_fraction: float) -> pd.DataFrame:
