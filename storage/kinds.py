@@ -62,6 +62,7 @@ RAW = Kind(
     uri=DatasetURI,
     statistics=statistics.RawStatistics,
     stage="ingest",
+    version=2,
     parents=("files", "embeddings"),
 )
 PREPARED = Kind(

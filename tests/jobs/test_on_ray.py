@@ -74,7 +74,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory, s3: Server) -> DatasetURI:
     return spec.target
 
 
-@pytest.mark.parametrize("changes", [{"store": "files"}, {"test_fraction": 0.4, "group": "near-duplicates"}])
+@pytest.mark.parametrize("changes", [{"store": "files"}, {"test_fraction": 0.4, "group": "folder"}])
 def test_what_is_ingested_is_the_same_to_the_byte(tmp_path: Path, changes: dict[str, Any]) -> None:
     photos = URI(str(write_folder(tmp_path / "photos") / ("train" if "group" in changes else "")))
     with_ray, without = (raw.to_ingest(Root(f"{tmp_path}/{name}"), photos, **changes) for name in ("ray", "here"))
