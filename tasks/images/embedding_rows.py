@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy import sparse
 
 from storage import commits, manifest, tables
 from storage.kinds import EMBEDDINGS
 from storage.manifest import File
 from storage.uri import DatasetURI, EmbeddingsURI
 from tasks.images import row_tables
-from tasks.learning import near_duplicates
 
 DIGEST = 16
 """Bytes of an image's digest."""
@@ -92,7 +92,8 @@ class EmbeddedRows:
     def groups(self) -> np.ndarray:
         """Return a number for each row; equal images and near duplicates have the same."""
         number = pc.index_in(self.digests, value_set=pc.unique(self.digests)).to_numpy()
-        return np.asarray(near_duplicates.groups(number[self.pairs], len(number))[number])
+        links = sparse.coo_array((np.ones(len(self.pairs)), number[self.pairs].T), shape=(len(number), len(number)))
+        return np.asarray(sparse.csgraph.connected_components(links, directed=False)[1][number])
 
 
 def read(uri: EmbeddingsURI, *splits: str) -> EmbeddedRows:

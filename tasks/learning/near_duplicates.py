@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional
 
@@ -62,25 +63,12 @@ def find_pairs(directions: np.ndarray, small: np.ndarray, *, threads: int) -> tu
         small: What `shrink` gives for the rows.
         threads: Number of threads; it changes no result.
     """
-    pairs = np.unique(np.concatenate(list(_proposed(directions, small, threads))), axis=0)
+    with threadpool_limits(1):  # of a product of matrices: it changes no bit
+        pairs = np.unique(np.concatenate(list(_proposed(directions, small, threads))), axis=0)
     chunks = np.split(pairs, range(_AT_ONCE, len(pairs), _AT_ONCE))
     details = np.concatenate(list(process.in_threads(functools.partial(_details, small), chunks, threads=threads)))
     is_near = details >= _LEAST_DETAIL
     return pairs[is_near], 1 - details[is_near]
-
-
-def groups(pairs: np.ndarray, num_rows: int) -> np.ndarray:
-    """Return for each row the smallest row of its group, (N,): rows that pairs connect, also over other rows."""
-    first = np.arange(num_rows)
-    while len(pairs):
-        lowest = first[pairs].min(1)
-        before = first.copy()
-        for side in (0, 1):
-            np.minimum.at(first, first[pairs[:, side]], lowest)
-        first = first[first]
-        if (first == before).all():
-            break
-    return first
 
 
 def _proposed(directions: np.ndarray, small: np.ndarray, threads: int) -> Iterator[np.ndarray]:

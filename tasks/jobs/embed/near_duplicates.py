@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
 from storage import manifest, process
 from storage.manifest import File
@@ -21,10 +22,12 @@ _READERS = 2
 
 def find(rows: EmbeddedRows, *, threads: int) -> tuple[np.ndarray, dict[PairKind, NearDuplicates]]:
     """Return near duplicates as row numbers (P, 2); and their number and the most alike of each kind."""
-    directions = embedding_rows.directions(rows.vectors)
-    pairs, distances = near_duplicates.find_pairs(directions, _small(rows.dataset), threads=threads)
+    by_content = pc.sort_indices(rows.digests).to_numpy()  # the order of the rows decides nothing
+    directions, small = embedding_rows.directions(rows.vectors[by_content]), _small(rows.dataset)[by_content]
+    pairs, distances = near_duplicates.find_pairs(directions, small, threads=threads)
+    pairs = np.sort(by_content[pairs], axis=1)
     across_splits, across_classes = (
-        values[pairs[:, 0]] != values[pairs[:, 1]] for values in (rows.splits, rows.labels)
+        np.diff(values[pairs])[:, 0] != 0 for values in (rows.splits == "test", rows.labels)
     )
     kinds = np.where(across_splits, 0, np.where(across_classes, 1, 2))
     order = np.lexsort((pairs[:, 1], pairs[:, 0], distances))
