@@ -17,7 +17,7 @@ from storage import files, manifest, process, tables
 from storage.decision import METRICS
 from storage.kinds import CHECKPOINT, PREPARED, RAW
 from storage.uri import URI, CheckpointURI, DatasetURI, EmbeddingsURI
-from tasks.images import embedding_rows, row_tables, image_facts
+from tasks.images import embedding_rows, image_facts, row_tables
 from tasks.images.embedding_rows import EmbeddedRows
 from tasks.jobs.train import probe_job
 from tasks.learning import decode, images, metrics, probe

@@ -83,7 +83,7 @@ class EmbeddedRows:
     def where(self, is_kept: np.ndarray) -> Self:
         """Return the rows for which `is_kept`, bool (N,), is true."""
         kept = {name: getattr(self, name)[is_kept] for name in ("splits", "ids", "labels", "vectors")}
-        return dataclasses.replace(self, digests=self.digests.filter(pa.array(is_kept)), **kept)
+        return dataclasses.replace(self, digests=self.digests.filter(pa.array(is_kept)), pairs=self.pairs[:0], **kept)
 
     def copies(self) -> np.ndarray:
         """Return a number for each row, from 0 in the order of the rows; equal images have the same."""
@@ -91,7 +91,7 @@ class EmbeddedRows:
 
     def groups(self) -> np.ndarray:
         """Return a number for each row; equal images and near duplicates have the same."""
-        number = pc.index_in(self.digests, value_set=pc.unique(self.digests)).to_numpy()
+        number = self.copies()
         links = sparse.coo_array((np.ones(len(self.pairs)), number[self.pairs].T), shape=(len(number), len(number)))
         return np.asarray(sparse.csgraph.connected_components(links, directed=False)[1][number])
 
