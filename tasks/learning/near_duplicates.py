@@ -102,6 +102,8 @@ def _details(small: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     torch.set_num_threads(1)  # of this thread: the others compare other pairs
     first, second = (torch.from_numpy(small[pairs[:, side]]).float()[:, None] for side in (0, 1))
     details = np.zeros(len(pairs))
+    if not len(pairs):
+        return details
     rough, turn, place = _rough_place(first, second)
     is_alike = rough >= _LEAST_ROUGH
     if is_alike.any():
