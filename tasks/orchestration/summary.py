@@ -94,15 +94,16 @@ def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, sta
         "unpredicted": {"rows": statistics.unpredicted, "named": list(unreadable)},
         "below_min_confidence": below,
         "above_max_distance": above,
-        "drift": None if request.no_drift else _drift(predictions),
+        "drift": None if request.no_drift else _drift(predictions, stages),
         "stages": _stages_as_dicts(stages),
     }
 
 
-def _drift(predictions: PredictionsURI) -> JSON | None:
-    """Compare new images with the test rows; emit an event for Prefect's automations if they differ, inside a run."""
+def _drift(predictions: PredictionsURI, stages: Sequence[Step]) -> JSON | None:
+    """Compare new images with the test rows; emit an event if they differ, inside the run that has predicted them."""
     result = drift.of_new_images(predictions)
-    if result and result["is_drift"] and FlowRunContext.get() is not None:
+    is_new = FlowRunContext.get() is not None and not all(stage.reused for stage in stages)
+    if result and result["is_drift"] and is_new:
         emit_event("pipeline.predictions.drift", resource={"prefect.resource.id": predictions}, payload=result)
     return result
 
