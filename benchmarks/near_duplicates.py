@@ -6,6 +6,7 @@ other pairs that are named. Pairs among the photos themselves come first: look a
 """
 
 import argparse
+import functools
 import io
 import itertools
 import random
@@ -16,11 +17,12 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from benchmarks.unknown_things import SIZE, embedder, photos_of
+from storage import process
 from tasks.images.embedding_rows import directions
 from tasks.learning import decode, near_duplicates
 
 Edit = Callable[[Image.Image, random.Random], Image.Image]
-_LARGEST = 800
+_LARGEST = 400
 """Pixels of the longer side of a photo before it is copied."""
 _SEEN = 0.8
 """Share of each side of a photo that a camera sees, before and after it moved."""
@@ -87,6 +89,10 @@ def _opened(path: Path) -> Image.Image:
     return image
 
 
+def _copied(path: Path, *, kind: str, edit: Edit) -> np.ndarray:
+    return _pixels(edit(_opened(path), random.Random(path.name)), kind)
+
+
 def measure(paths: list[Path]) -> None:
     """Print the pairs among the photos, and the table."""
     embed = embedder()
@@ -97,20 +103,18 @@ def measure(paths: list[Path]) -> None:
         return set(map(tuple, pairs.tolist()))
 
     count = len(paths)
-    photos = np.concatenate([_pixels(_opened(path), "PNG") for path in paths])
+    photos = np.concatenate(list(process.in_threads(lambda path: _pixels(_opened(path), "PNG"), paths, threads=2)))
     own = pairs_of(photos)
     for first, second in sorted(own):
         print(f"{paths[first]} ~ {paths[second]}")
     print(f"\n{count} photos, {len(own)} pairs among them\n\n| copy | found | other pairs |\n|---|---:|---:|")
     for name, (kind, edit) in COPIES.items():
-        draw, rows = random.Random(0), list[np.ndarray]()
-        for path in paths:
-            image = _opened(path)
-            if name.startswith(_OF_MOVED):
-                rows.append(_pixels(_window(image, _SEEN, 0, 0), kind))
-            rows.append(_pixels(edit(image, draw), kind))
-        both = [*rows[::2], *rows[1::2]] if name.startswith(_OF_MOVED) else [photos, *rows]
-        found = pairs_of(np.concatenate(both))
+        copied = functools.partial(_copied, kind=kind, edit=edit)
+        before = photos
+        if name.startswith(_OF_MOVED):
+            seen = functools.partial(_copied, kind=kind, edit=lambda image, draw: _window(image, _SEEN, 0, 0))
+            before = np.concatenate(list(process.in_threads(seen, paths, threads=2)))
+        found = pairs_of(np.concatenate([before, *process.in_threads(copied, paths, threads=2)]))
         copies = {pair for pair in found if pair[1] - pair[0] == count}
         others = {tuple(sorted((first % count, second % count))) for first, second in found - copies} - own
         print(f"| {name} | {100 * len(copies) / count:.1f} % | {len(others)} |", flush=True)

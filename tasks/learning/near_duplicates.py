@@ -18,7 +18,7 @@ from storage import process
 
 SIDE = 64
 """Pixels per side of the gray pictures that are compared."""
-MOST_IMAGES = 100_000
+MOST_IMAGES = 50_000
 """Most images that are compared with each other: the time grows with the square of their number."""
 _NEIGHBORS = 5
 """Pairs that an image proposes, by its embedding and by its tiny picture in each turn."""

@@ -99,7 +99,7 @@ def of_near_duplicates(raw: Manifest, embedded: Manifest | None) -> Iterator[Dat
     near = embedded.statistics_of(EMBEDDINGS).near_duplicates if embedded else None
     if near is None:
         if "listing" in raw.parameters:
-            why = "more than 100,000 images" if embedded else "there are no embeddings"
+            why = "more than 50,000 images" if embedded else "there are no embeddings"
             yield DataProblem(summary=f"no search for near duplicates: {why}", is_minor=True)
         return
     for kind, consequence in _NEAR_DUPLICATES.items():
