@@ -103,8 +103,9 @@ def prepare(plan: Plan, runner: Runner) -> DatasetURI:
         again = plan.ungrouped.refresh
         ingest(plan.ungrouped.made_from, recipe.data, runner, refresh=again, limits=limits)
     if plan.grouping:
-        images, start, needs = plan.grouping.dataset, plan.grouping.start, plan.predict_needs
-        groups = embed(images, recipe.model, runner, start=start, root=plan.root, needs=needs, limits=limits)
+        images, start, root = plan.grouping.dataset, plan.grouping.start, plan.root
+        model, needs, name = recipe.model, plan.predict_needs, "embed to group"
+        groups = embed(images, model, runner, start=start, root=root, needs=needs, limits=limits, name=name)
     if plan.ingest:
         made_from, group, again = plan.ingest.made_from, recipe.split.group, plan.ingest.refresh
         raw = ingest(made_from, recipe.data, runner, group=group, embeddings=groups, refresh=again, limits=limits)
