@@ -21,6 +21,7 @@ from prefect.runtime import flow_run
 from flows.cli.options import RunOptions, described
 from flows.cli.preflight import checked
 from storage.uri import DatasetURI
+from storage.uses import FORGETTING
 from tasks.download import download
 from tasks.embed import embed
 from tasks.evaluate import evaluate
@@ -69,7 +70,11 @@ def mnist(
 def run(plan: Plan) -> Any:
     """Carry out `plan`, one line per task, and return the run's outcome."""
     recipe, limits, needs = plan.recipe, plan.limits, plan.predict_needs
-    with using(plan.root, plan.uses) as steps, session(wanted=plan.needs_ray, workers=plan.train.workers) as runner:
+    marker = FORGETTING if plan.replaces else ""
+    with (
+        using(plan.root, plan.uses, marker=marker) as steps,
+        session(wanted=plan.needs_ray, workers=plan.train.workers) as runner,
+    ):
         if plan.weights:
             download(plan.weights, limits=limits, name="download weights")
         files = download(plan.download, limits=limits) if plan.download else None
@@ -87,9 +92,17 @@ def run(plan: Plan) -> Any:
         own = plan.predict.embeddings
         predictions = predict(checkpoint, prepared, runner, split="test", embeddings=own, needs=needs, limits=limits)
         evaluation = evaluate(predictions, limits=limits)
-        model, judge_only = plan.registered_model, plan.judge_only
+        model, judge_only, replaces = plan.registered_model, plan.judge_only, plan.replaces
         decision = promote(
-            checkpoint, evaluation, model, recipe.gate, runner, judge_only=judge_only, needs=needs, limits=limits
+            checkpoint,
+            evaluation,
+            model,
+            recipe.gate,
+            runner,
+            judge_only=judge_only,
+            replaces=replaces,
+            needs=needs,
+            limits=limits,
         )
         register_as, command = plan.register_as, plan.command
         page = report(evaluation, decision, recipe, model, register_as=register_as, command=command, limits=limits)

@@ -145,7 +145,7 @@ def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, r
 
 def default_of_raw(uri: URI, raw: Manifest) -> str:
     """Return the default registered model of a raw dataset: its source's name, or `default_for_user_images`."""
-    name, place = uri.stem, _place(raw)
+    name, place = uri.stem, location_of(raw)
     return name if place is None else default_for_user_images(name, place)
 
 
@@ -162,11 +162,11 @@ def _is_of_user_images(root: Root, name: str) -> bool:
     with contextlib.suppress(KeyError, FileNotFoundError, ValueError, Damaged):
         if champion:
             prepared = manifest.load(champion).parent("prepared", of=champion)
-            return _place(manifest.load(manifest.load(prepared).parent("raw", of=prepared))) is not None
+            return location_of(manifest.load(manifest.load(prepared).parent("raw", of=prepared))) is not None
     return False
 
 
-def _place(raw: Manifest) -> URI | None:
+def location_of(raw: Manifest) -> URI | None:
     """Return the location of the user's own files; none for a downloaded source."""
     sources = raw.statistics_of(RAW).sources
     return URI(sources[0].url) if "listing" in raw.parameters and sources else None

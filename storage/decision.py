@@ -65,7 +65,7 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """The evaluation with the challenger's metrics; empty if it was promoted by hand."""
     promoted: bool
     withdraws: CheckpointURI | None = None
-    """The champion that a rollback removes; none for every other decision."""
+    """The champion that a rollback, or `forget`, removes; none for every other decision."""
     reason: str
     """One sentence for users."""
     gate: JSON = {}
@@ -94,7 +94,7 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     @property
     def verdict(self) -> str:
         """One word: `promoted`, `rejected`, `rollback`, or `unchanged` of the champion itself."""
-        if self.withdraws:
+        if self.withdraws and not self.gate:  # `forget` records the gate of the run
             return "rollback"
         return "promoted" if self.promoted else "unchanged" if self.challenger == self.champion else "rejected"
 

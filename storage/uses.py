@@ -18,6 +18,8 @@ FOLDER = "uses"
 """Folder below a root for the markers."""
 DAYS = 7
 """Days after the last write of a marker for which it counts."""
+FORGETTING = "forget"
+"""Name of the marker of a run without an image to forget, which reads nothing that was made of the image."""
 _REFERENCES = TypeAdapter(tuple[str, ...])
 
 
@@ -43,13 +45,17 @@ def using(root: Root, uris: Iterable[URI], *, run: str) -> Iterator[Callable[[It
 def used(root: Root, *, since: float) -> set[URI]:
     """Return the URIs in the markers that were written after `since` (seconds since 1970); raises `Damaged`."""
     uris = set[URI]()
-    for entry in files.walk(root.child(FOLDER)):
-        marker = root.child(f"{FOLDER}/{entry.path}")
-        if not entry.path.endswith(".json") or entry.modified <= since:
-            continue
+    for marker in markers(root, since=since):
         with contextlib.suppress(FileNotFoundError):  # its run has ended meanwhile
             try:
                 uris |= {reference.resolve(name, root=root) for name in _REFERENCES.validate_json(files.read(marker))}
             except ValueError:  # also pydantic's
                 raise Damaged(f"{marker} cannot be read; delete it when no run is active below {root}") from None
     return uris
+
+
+def markers(root: Root, *, since: float) -> list[URI]:
+    """Return the markers that were written after `since` (seconds since 1970)."""
+    folder = root.child(FOLDER)
+    entries = [entry for entry in files.walk(folder) if entry.path.endswith(".json") and entry.modified > since]
+    return [folder.child(entry.path) for entry in entries]

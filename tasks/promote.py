@@ -29,23 +29,33 @@ def promote(
     runner: Runner,
     *,
     judge_only: bool = False,
+    replaces: CheckpointURI | None = None,
     needs: Needs = ANY,
     limits: Limits = Limits(),
 ) -> Decision:
     """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway.
 
     The champion is judged on the test rows of `evaluation` too: `runner` predicts them, by workers with these `needs`.
-    `judge_only` records the decision but keeps the champion.
+    `judge_only` records the decision but keeps the champion. `replaces` is a champion to forget: it predicts nothing
+    more, and `checkpoint` takes its place whatever the gate says.
     """
     root, gate = reference.root_of(evaluation), resolved(gate, checkpoint)
     decisions = registry.history(root, registered_model)
-    decision = find_valid_decision(checkpoint, evaluation, decisions, gate, judge_only=judge_only)
+    if not decisions or decisions[-1].champion != replaces:  # it is replaced already, or a user promoted another
+        replaces = None
+
+    def find() -> Decision | None:
+        valid = find_valid_decision(checkpoint, evaluation, decisions, gate, judge_only=judge_only)
+        return None if replaces else valid
+
+    decision = find()
     with step("promote", reused=decision is not None):  # its predictions may wait for other runs
         while decision is None:
-            champion, rival = rival_of(checkpoint, decisions), None
+            champion, rival = None if replaces else rival_of(checkpoint, decisions), None
             if champion:
                 rival = score_champion(champion, evaluation, runner, needs=needs, limits=limits)
             judged = judge(checkpoint, evaluation, decisions, rival, gate, judge_only=judge_only).made_by(author())
+            judged = _in_place_of(replaces, judged) if replaces else judged
             if not manifest.is_committed(checkpoint):
                 raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
             try:
@@ -55,11 +65,22 @@ def promote(
             except Superseded:
                 logger().info("another run recorded a decision on %s; comparing again", registered_model)
                 decisions = registry.history(root, registered_model)
-                decision = find_valid_decision(checkpoint, evaluation, decisions, gate, judge_only=judge_only)
+                decision = find()
         logger().info("%s: %s", decision.verdict, decision.reason)
         for comparison in decision.comparisons:
             logger().info("%s", comparison)
     return decision
+
+
+def _in_place_of(champion: CheckpointURI, judged: Decision) -> Decision:
+    changes = {
+        "champion": judged.challenger,
+        "weights": registry.weights_of(judged.challenger),
+        "promoted": True,
+        "withdraws": champion,
+        "reason": f"promoted in place of {champion.name}, which was made of an image that is forgotten",
+    }
+    return judged.model_copy(update=changes)
 
 
 def _emit(decision: Decision, registered_model: str) -> None:

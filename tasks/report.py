@@ -180,6 +180,8 @@ def against_champion(run: Run) -> dict[str, Any]:
     champion = next((earlier.champion for earlier in reversed(history) if earlier.number < run.decision.number), None)
     if champion in (None, run.stage.checkpoint):
         return {}
+    if run.decision.withdraws:
+        return {"against_note": "The champion before was trained on an image that is forgotten."}
     try:
         return {"against": diff(Results.of(champion), run.results)}
     except (FileNotFoundError, manifest.Damaged) as error:

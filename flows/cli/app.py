@@ -23,6 +23,7 @@ from flows.cli.options import (
     DiffOptions,
     ExportOptions,
     FlowOptions,
+    ForgetOptions,
     MistakesOptions,
     NextOptions,
     PredictOptions,
@@ -193,6 +194,27 @@ def similar(options: SimilarOptions) -> int:
     from flows.cli.neighbors import similar
 
     return similar(options)
+
+
+@_command("""
+If it is interrupted, the same command continues; start no other run until it has ended.
+
+examples:
+  data-to-model forget ~/removed/17.jpg --dry-run              what would be made again, and deleted
+  data-to-model forget ~/removed/17.jpg
+  data-to-model forget 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08""")
+def forget(options: ForgetOptions) -> int:
+    """Delete all that was ever made of an image, and make the champions again without it.
+
+    First move the image out of the data's folder. A champion that was made of it is trained again
+    on that folder, and replaced whatever the gate says; its exports are made again, too. Then all
+    datasets, embeddings, models, predictions, exports, audits and reports that were made of the
+    image, of a file with its pixels, or with such a model, are deleted whatever their age. Their
+    names and digests are kept in <storage>/forgotten/<SHA-256>.json.
+    """
+    from flows.cli.forgetting import forget
+
+    return forget(options)
 
 
 @_command("""

@@ -271,6 +271,18 @@ class ValueOptions(TableOptions, StorageOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ForgetOptions(FlowOptions):
+    """Options of forgetting an image."""
+
+    image: Annotated[
+        str, typer.Argument(metavar="FILE", help="the image, outside of the data's folder, or its SHA-256")
+    ]
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="list what would be made again and deleted, without doing it")
+    ] = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MistakesOptions(CopyOptions, StorageOptions):
     """Options of the list of mistakes."""
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from flows.cli.checks import Tell, check_training, check_work
 from flows.cli.options import AuditOptions, FlowOptions, PredictOptions, RecipeOptions, RunOptions
 from storage.admin import runs
-from storage.uri import check_name, parse_root
+from storage.uri import URI, Root, check_name, parse_root
 from tasks.images.option import default_recipe
 from tasks.learning import downloading, recipes, sources, user_code
 from tasks.learning.recipes import Recipe
@@ -52,6 +52,15 @@ def checked(options: RunOptions, tell: Tell = ignore) -> Plan:
     tell("request", f"recipe {plan.recipe.name} {runs.changes_as_text(recipes.changes(plan.recipe))}".rstrip())
     check_training(plan, tell, is_thorough=options.check)
     check_work(plan, tell)
+    return plan
+
+
+def checked_again(options: FlowOptions, champion: URI, *, root: Root, registered_model: str) -> Plan:
+    """Plan and check the run that is to replace `champion`, as `checked` does a run."""
+    limits, workers = _limits(options), options.workers
+    plan = make_plan.make_again(champion, root=root, registered_model=registered_model, workers=workers, limits=limits)
+    check_training(plan, ignore)
+    check_work(plan, ignore)
     return plan
 
 

@@ -28,6 +28,7 @@ from storage.uri import PredictionsURI, parse_root
 from tasks.images.option import default_recipe
 from tasks.learning import recipes, sources
 from tasks.planning.audit_request import AuditRequest
+from tasks.planning.plan import Plan
 
 _FLOWS = {"cifar10": "cifar10", sources.USER_IMAGES: "images"}
 """Name of the flow of `flows.pipeline` by the recipe's source; `mnist` for all others."""
@@ -46,6 +47,11 @@ def run(options: RunOptions) -> int:
             else:
                 _tell("Prefect", found)
             return 0
+    return carry_out(plan, options)
+
+
+def carry_out(plan: Plan, options: RunOptions) -> int:
+    """Run the flow that carries out `plan`, which was made of `options`."""
     name = _FLOWS.get(plan.recipe.data.source, "mnist")
     parameters = {option: getattr(options, option) for option in parameter_names(options)}
     return start(plan, options, parameters | _naming(plan.recipe), flow=f"flows.pipeline:{name}")

@@ -120,11 +120,20 @@ def find(uri: URI, *, with_files: bool = True) -> Folder:
 
 def descendants(root: Root, uri: URI) -> list[URI]:
     """Return the results below `root` that were made from `uri`, directly or not."""
-    folders, family = read_folders(list_folders(root, KINDS)), [uri]
-    for parent in family:
-        made = [folder.uri for folder in folders if parent.name in {each.name for each in folder.parents.values()}]
-        family += [child for child in made if child not in family]
-    return family[1:]
+    return [folder.uri for folder in made_from(read_folders(list_folders(root, KINDS)), [uri])]
+
+
+def made_from(folders: Sequence[Folder], uris: Iterable[URI]) -> list[Folder]:
+    """Return those of `folders` that were made from `uris`, directly or not, by their names."""
+    names, family = {uri.name for uri in uris}, list[Folder]()
+    while made := [
+        folder
+        for folder in folders
+        if folder.uri.name not in names and not names.isdisjoint(parent.name for parent in folder.parents.values())
+    ]:
+        family += made
+        names |= {folder.uri.name for folder in made}
+    return family
 
 
 def _with_manifest(folder: Folder) -> Folder:

@@ -46,11 +46,14 @@ _step: ContextVar[Step | None] = ContextVar("step", default=None)
 
 
 @contextlib.contextmanager
-def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Step]]:
-    """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order."""
+def using(root: Root, uris: Iterable[URI], *, marker: str = "") -> Iterator[list[Step]]:
+    """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order.
+
+    The use marker is called `marker`, or after the run.
+    """
     from prefect.runtime import flow_run
 
-    with uses.using(root, uris, run=str(flow_run.id or uuid4())) as use:
+    with uses.using(root, uris, run=marker or str(flow_run.id or uuid4())) as use:
         stages: list[Step] = []
         token = _run.set((use, stages, time.monotonic()))
         try:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from storage import access, champions, manifest, registry
-from storage.uri import Root, check_name, parse_root
+from storage.kinds import CHECKPOINT
+from storage.uri import URI, CheckpointURI, Root, check_name, parse_root
 from tasks.images.option import TrainingData, find_training_data, images_of, is_needed
-from tasks.learning import models, sources
+from tasks.learning import models, recipes, sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
 from tasks.planning import model_check, warm_start
@@ -57,6 +58,33 @@ def make_plan(
         plan = plan_once(refresh=0)
     model_check.check_rival(plan)
     return plan
+
+
+def make_again(champion: URI, *, root: Root, registered_model: str, workers: Workers, limits: Limits) -> Plan:
+    """Plan the run of `champion` again, on its images as they are now, to replace it whatever the gate says.
+
+    `workers` counts if the champion's number is not recorded. Raises `ValueError` as `make_plan` does, and if training
+    would begin with a champion.
+    """
+    trained = manifest.load(champion)
+    recorded, prepared = trained.statistics_of(CHECKPOINT).recipe, trained.parent("prepared", of=champion)
+    data = champions.location_of(manifest.load(manifest.load(prepared).parent("raw", of=prepared)))
+    try:
+        recipes.load(recorded["origin"] or recorded["name"])  # it may be code of the user's own
+        recipe = recipes.from_dict(recorded)
+        if recipe.training.start.kind == "champion":
+            raise ValueError("start must not be champion, whose weights may have learned from the image")
+        machine.choose(trained.parameters.get("cores"))
+        workers = trained.parameters.get("workers", workers)
+        plan = make_plan(
+            storage=root, recipe=recipe, workers=workers, data=data, registered_model=registered_model, limits=limits
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"FILE: {champion}, champion of {registered_model}, cannot be made again without it: {error}; or promote "
+            "a model that was not made of it: data-to-model promote URI"
+        ) from None
+    return plan.model_copy(update={"rival": None, "replaces": CheckpointURI(champion)})
 
 
 def check_root(storage: str) -> Root:

@@ -48,6 +48,8 @@ class Plan(BaseModel):
     """Whether the champion stays in any case."""
     rival: CheckpointURI | None
     """The model that the new one will be compared with, if no other run changes the champion meanwhile."""
+    replaces: CheckpointURI | None = None
+    """Champion to forget, in whose place the new model is promoted whatever the gate says."""
     needs_ray: bool
     """Whether a stage that runs on Ray has no committed result, including predictions of the rival."""
     limits: Limits

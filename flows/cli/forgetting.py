@@ -1,0 +1,191 @@
+"""The command `forget`: replace the champions that were made of an image, then delete all that was made of it."""
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Sequence
+
+from flows.cli import preflight, start
+from flows.cli.options import ForgetOptions, RunOptions
+from flows.cli.storage_commands import existing_root
+from storage import access, champions, exits, files, manifest, reference, registry, terminal
+from storage.admin import forgetting
+from storage.admin.catalog import Folder, made_from
+from storage.admin.forgetting import Certificate
+from storage.kinds import EXPORT, KINDS, RAW
+from storage.uri import CheckpointURI, DatasetURI, Root, parse_root
+from storage.uses import FORGETTING
+from tasks.export import export
+from tasks.images import traces
+from tasks.images.traces import Traces
+from tasks.ingest import ingest
+from tasks.orchestration.stage import using
+from tasks.planning import model_requests
+from tasks.planning.plan import Plan
+from tasks.runners.session import session
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What is to be done, as storage was when it was read."""
+
+    root: Root
+    certificate: Certificate
+    family: Sequence[Folder] = ()
+    """The results that were made of the image, each before what it was made from."""
+    plans: Sequence[Plan] = ()
+    """A run for each champion to replace."""
+
+
+def forget(options: ForgetOptions) -> int:
+    """Forget an image, or continue; print what was replaced and deleted, or with `--dry-run` what would be."""
+    with exits.refused_if_invalid():
+        work = _prepare(options)
+    root, certificate = work.root, work.certificate
+    if options.dry_run:
+        return _show(work, as_json=options.as_json)
+    if certificate.state == "replacing":
+        certificate = _replace(work, options)
+    if certificate.state == "deleting":
+        with exits.refused_if_invalid():
+            forgetting.check_no_run(root, now=access.check_writable(root))
+        forgetting.delete(root, certificate.deleted)
+        ended = {"state": "done", "finished": datetime.datetime.now(datetime.UTC)}
+        certificate = forgetting.write(root, certificate.model_copy(update=ended))
+    if options.as_json:
+        print(certificate.model_dump_json(indent=1), flush=True)
+    else:
+        terminal.show_lines(f"replaced {old} by {new}" for old, new in certificate.replaced.items())
+        deleted = terminal.count(len(certificate.deleted), "result")
+        terminal.show_lines([f"deleted {deleted}, listed in {forgetting.place(root, certificate.sha256)}"])
+    return 0
+
+
+def _prepare(options: ForgetOptions) -> _Work:
+    """Read storage and check that all can be done; raise `ValueError` if not."""
+    root = existing_root(options.storage)
+    forgetting.check_no_run(root, now=access.check_writable(root))
+    sha256, content = _image(options.image)
+    before = forgetting.read(root, sha256)
+    if before.state == "deleting":
+        return _Work(root=root, certificate=before)
+    found, family = _find(root, before, content=content)
+    if before.state == "done" and not (family or traces.is_listed(root, found.files)):
+        if before.finished:
+            return _Work(root=root, certificate=before)
+        raise ValueError(f"FILE: no result below {root} was made of the image {sha256}; see: data-to-model ls raw")
+    certificate = _begin(root, before, found, family)
+    plans = [
+        preflight.checked_again(options, reference.resolve(old, root=root), root=root, registered_model=name)
+        for name, old in certificate.champions.items()
+        if old not in certificate.replaced
+    ]
+    for plan in plans:
+        _check_removed(plan, found, sha256, ingests=not options.dry_run)
+    return _Work(root=root, certificate=certificate, family=family, plans=plans)
+
+
+def _image(word: str) -> tuple[str, bytes]:
+    """Return SHA-256 and content of the file that a user names; a SHA-256 alone does not give the content."""
+    if re.fullmatch("[0-9a-f]{64}", word):
+        return word, b""
+    uri = parse_root(word, option="FILE")
+    if not files.exists(uri):
+        raise ValueError(f"FILE must be an image or its SHA-256, 64 digits of 0-9a-f, got {uri}, which does not exist")
+    content = files.read(uri)
+    return hashlib.sha256(content).hexdigest(), content
+
+
+def _find(root: Root, certificate: Certificate, *, content: bytes = b"") -> tuple[Traces, list[Folder]]:
+    """Return the traces of the image, and all results that were made of it, each before what it was made from."""
+    folders = forgetting.results(root)
+    raws = dict.fromkeys(
+        folder.parents.get("raw", folder.uri)
+        for folder in folders
+        if folder.kind == RAW.name or "raw" in folder.parents
+    )
+    pixels = [bytes.fromhex(digest) for digest in certificate.pixels]
+    found = traces.find([*map(DatasetURI, raws)], {certificate.sha256, *certificate.files}, pixels, content=content)
+    datasets = {DatasetURI(uri) for uri in found.rows["dataset"].unique()}  # pandas keeps plain texts
+    family = [folder for folder in folders if folder.uri in datasets] + made_from(folders, datasets)
+    order = [*reversed(KINDS)]
+    return found, sorted(family, key=lambda folder: order.index(folder.kind))
+
+
+def _begin(root: Root, before: Certificate, found: Traces, family: Sequence[Folder]) -> Certificate:
+    """Return the certificate with all that is to be done, also by an earlier command."""
+    champions = {name: reference.of(champion, root=root) for name, champion in _champions(root, family).items()}
+    update = {
+        "files": tuple(sorted(found.files)),
+        "pixels": tuple(sorted(digest.hex() for digest in found.pixels)),
+        "state": "replacing",
+        "champions": before.champions | champions,
+        "replaced": {old: new for old, new in before.replaced.items() if old not in champions.values()},
+        "finished": None,
+    }
+    return before.model_copy(update=update)
+
+
+def _champions(root: Root, family: Sequence[Folder]) -> dict[str, CheckpointURI]:
+    """Return the champions in `family`, by registered model."""
+    names = {folder.uri.name for folder in family}
+    current = {name: registry.champion(root, name) for name in champions.registered_models(root)}
+    return {name: champion for name, champion in current.items() if champion and champion.name in names}
+
+
+def _check_removed(plan: Plan, found: Traces, sha256: str, *, ingests: bool) -> None:
+    """Raise `ValueError` if the image is still among the images of a run; `ingests` reads them first."""
+    listed = plan.ungrouped or plan.ingest
+    assert listed, "a champion to forget was made of a folder"
+    if ingests:
+        marked = using(plan.root, plan.uses, marker=FORGETTING)
+        with marked, session(wanted=False, workers=plan.train.workers) as runner:
+            ingest.fn(listed.made_from, plan.recipe.data, runner, group=listed.group, limits=plan.limits)
+    raw = listed.target
+    if manifest.is_committed(raw) and len(rows := traces.find([raw], found.files, found.pixels).rows):
+        raise ValueError(
+            f"FILE: the image is still in {plan.data}: {terminal.first(rows['path'].unique())}; move it elsewhere, "
+            f"then run: data-to-model forget {sha256} --storage {plan.root}"
+        )
+
+
+def _replace(work: _Work, options: ForgetOptions) -> Certificate:
+    """Replace each champion and its exports; return the certificate with what is to be deleted then."""
+    root, certificate = work.root, forgetting.write(work.root, work.certificate)
+    for plan in work.plans:
+        with contextlib.redirect_stdout(sys.stderr) if options.as_json else contextlib.nullcontext():
+            name, train = plan.registered_model, plan.train
+            start.carry_out(
+                plan,
+                RunOptions(data=plan.data, register_as=name, storage=root, workers=train.workers, cores=train.cores),
+            )
+        if any(folder.kind == EXPORT.name and plan.replaces in folder.parents.values() for folder in work.family):
+            request = model_requests.resolve_export(storage=root, model=plan.train.target)
+            with using(root, [request.checkpoint, request.prepared], marker=FORGETTING):
+                export.fn(request.checkpoint, request.prepared)
+        champion = registry.champion(root, plan.registered_model) or plan.train.target
+        new = {certificate.champions[plan.registered_model]: reference.of(champion, root=root)}
+        changes = {"replaced": certificate.replaced | new}
+        certificate = forgetting.write(root, certificate.model_copy(update=changes))
+    _, family = _find(root, certificate)
+    if names := _champions(root, family):
+        raise RuntimeError(f"the champion of {', '.join(names)} was made of the image meanwhile")
+    deleted = {reference.of(folder.uri, root=root): folder.manifest.digest for folder in family if folder.manifest}
+    update = {"state": "deleting", "deleted": certificate.deleted | deleted}
+    return forgetting.write(root, certificate.model_copy(update=update))
+
+
+def _show(work: _Work, *, as_json: bool) -> int:
+    """Print what would be done."""
+    replaced = {plan.registered_model: plan.replaces for plan in work.plans}
+    deleted = [reference.of(folder.uri, root=work.root) for folder in work.family] or [*work.certificate.deleted]
+    if as_json:
+        print(json.dumps({"champions": replaced, "deleted": deleted}, indent=1), flush=True)
+    else:
+        terminal.show_lines(f"would train {name} again, to replace {old}" for name, old in replaced.items())
+        terminal.show_lines(f"would delete {uri}" for uri in deleted)
+    return 0
