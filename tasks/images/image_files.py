@@ -43,7 +43,9 @@ def _digests(stage: Ingest, listing: UserImages, survey: Survey) -> dict[str, st
     S3 lists an ETag, which may differ for the same bytes. The images of a group are kept together.
     """
     listed, sha256 = listing.files, dict[str, str]()
-    if stage.embeddings:
+    if stage.group == "near-duplicates":
+        if not stage.embeddings:
+            raise ValueError("group=near-duplicates needs embeddings of the same images without groups; see embed()")
         return _digests_of_groups(stage.embeddings)
     if user_files.place_of(stage).is_s3:
         bounds = images.part_bounds(len(listed), images.num_parts(len(listed), user_files.shape_of(stage)))

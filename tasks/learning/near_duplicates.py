@@ -44,6 +44,8 @@ _AT_ONCE = 128
 _UPRIGHT = [[[x, 0.0], [0.0, y]] for x in (1.0, -1.0) for y in (1.0, -1.0)]
 _TURNS = torch.tensor(_UPRIGHT + [rows[::-1] for rows in _UPRIGHT])
 """The eight turns and reflections of a square, the first one none of them; float32 (8, 2, 2)."""
+_EVERYWHERE = torch.ones(1, 1)
+"""Weight of pixels."""
 
 
 def shrink(pixels_NHWC: np.ndarray) -> np.ndarray:
@@ -77,7 +79,7 @@ def _proposed(directions: np.ndarray, small: np.ndarray, threads: int) -> Iterat
     tiny = functional.avg_pool2d(torch.from_numpy(small).float(), SIDE // _TINY)
     for turn in _TURNS:
         turned = _warped(tiny[:, None], turn.expand(len(tiny), 2, 2), side=_TINY)
-        of_turn, upright = (_unit(picture).reshape(len(tiny), -1).numpy() / _TINY for picture in (turned, tiny))
+        of_turn, upright = (_standard(picture.flatten(1), _EVERYWHERE)[0].numpy() / _TINY for picture in (turned, tiny))
         yield _neighbors(of_turn, upright, least=_LEAST_TINY, threads=threads)
 
 
@@ -100,6 +102,8 @@ def _details(small: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     torch.set_num_threads(1)  # of this thread: the others compare other pairs
     first, second = (torch.from_numpy(small[pairs[:, side]]).float()[:, None] for side in (0, 1))
     details = np.zeros(len(pairs))
+    if not len(pairs):
+        return details
     rough, turn, place = _rough_place(first, second)
     is_alike = rough >= _LEAST_ROUGH
     if is_alike.any():
@@ -135,7 +139,7 @@ def _rough_place(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 def _spectrum(pictures: Tensor, matrix: Tensor) -> Tensor:
     small = _warped(pictures, matrix.expand(len(pictures), 2, 2), side=_ROUGH)[:, 0]
-    spectrum: Tensor = torch.fft.rfft2(_unit(small))
+    spectrum: Tensor = torch.fft.rfft2(_standard(small.flatten(1), _EVERYWHERE)[0].view_as(small))
     return spectrum
 
 
@@ -190,14 +194,9 @@ def _warped(pictures: Tensor, matrices: Tensor, *, side: int = SIDE) -> Tensor:
     return _sampled(pictures, _grid(functional.pad(matrices, (0, 1)), side))
 
 
-def _unit(pictures: Tensor) -> Tensor:
-    """Return pictures with mean 0 and mean square 1; one without contrast stays without."""
-    centered = pictures - pictures.mean((-2, -1), keepdim=True)
-    return centered / centered.square().mean((-2, -1), keepdim=True).sqrt().clamp(min=1)
-
-
 def _standard(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return values (P, pixels) with mean 0 and deviation 1 where `weight` is 1, 0 elsewhere, and the deviations."""
+    weight = weight.expand_as(values)
     count = weight.sum(1, keepdim=True).clamp(min=1)
     centered = (values - (values * weight).sum(1, keepdim=True) / count) * weight
     deviation = (centered.square().sum(1, keepdim=True) / count).sqrt().clamp(min=1)

@@ -14,9 +14,13 @@ from storage.statistics import PAIR_KINDS, NearDuplicates, PairKind
 from storage.uri import EmbeddingsURI
 from tasks.embed import embed
 from tasks.images import row_tables
+from tasks.ingest import ingest
+from tasks.jobs.errors import JobFailed
 from tasks.learning import recipes
+from tasks.learning.recipes import Split
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
+from tasks.preprocess import preprocess
 from tasks.report_page import pictures
 from tasks.runners.runner import InProcessRunner
 from tests.ingested import prepared
@@ -158,3 +162,14 @@ def test_groups_that_cannot_be_found_are_refused_before_the_work(
         photos(1)[0].save(tmp_path / "photos" / name)
     with pytest.raises(ValueError, match=message):
         planned(tmp_path, f"group={group}", f"start={start}")
+
+
+def test_tasks_alone_refuse_near_duplicates_without_embeddings(tmp_path: Path) -> None:
+    write(tmp_path / "photos", has_splits=False)
+    plan, runner = planned(tmp_path), InProcessRunner()
+    assert plan.ingest
+    raw = ingest.fn(plan.ingest.made_from, plan.recipe.data, runner)
+    with pytest.raises(JobFailed, match="group=near-duplicates needs embeddings of the same images without groups"):
+        ingest.fn(plan.ingest.made_from, plan.recipe.data, runner, group="near-duplicates")
+    with pytest.raises(JobFailed, match="group=near-duplicates needs embeddings of the raw dataset; make them by"):
+        preprocess.fn(raw, Split(group="near-duplicates"), runner)

@@ -73,6 +73,11 @@ def test_copies_of_photos_are_found_and_no_other_pairs(copy: Callable[[int, int]
     assert len(pairs) >= len(PLACES) - 1
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_images_without_a_likely_pair_are_no_pairs(count: int) -> None:
+    assert pairs_of([window(*place) for place in PLACES[:count]], np.eye(count, dtype=np.float32)) == set()
+
+
 def page(number: int) -> Image.Image:
     """A page with lines of letters."""
     draw, image = np.random.default_rng(number), Image.new("RGB", (600, 600), "white")

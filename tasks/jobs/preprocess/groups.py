@@ -16,6 +16,8 @@ def keep_together(checked: pd.DataFrame, stage: Preprocess) -> pd.DataFrame:
     """
     if stage.split.group == "none":
         return checked
+    if stage.split.group == "near-duplicates" and not stage.embeddings:
+        raise ValueError("group=near-duplicates needs embeddings of the raw dataset; make them by embed()")
     rows = pd.DataFrame({"split": checked["source"].astype(str), "id": checked["id"].astype(int)})
     named = row_tables.with_files(rows, stage.raw)
     own = checked["digest"].astype(np.int64)
