@@ -17,7 +17,7 @@ def test_a_run_finds_all_of_a_root_that_lies_elsewhere_now(finished: Finished, t
     for plan in (moved.champion, moved.at(tmp_path / "link").champion):
         with using(plan.root, plan.uses) as stages:
             decision = run(plan)
-        assert [stage.name for stage in stages if not stage.reused] == [] and len(stages) == 7
+        assert [stage.name for stage in stages if not stage.reused] == [] and len(stages) == 8
         root, name = plan.root, plan.registered_model
         assert decision.number == 1 and len(registry.history(root, name)) == 2
         assert registry.champion(root, name) == plan.train.target
