@@ -17,8 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from storage import manifest
-from storage.kinds import CHECKPOINT
-from storage.uri import CheckpointURI, DatasetURI
+from storage.kinds import CHECKPOINT, CheckpointURI, DatasetURI
 from tasks.learning import recipes, sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.sources.mnist_sample import FOLDER

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from storage import files, manifest, tables
-from storage.kinds import CHECKPOINT
+from storage.kinds import CHECKPOINT, CheckpointURI, DatasetURI, PredictionsURI
 from storage.statistics import EpochMetrics
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage.uri import URI, Root
 from tasks.jobs.ingest.downloads import write_split
 from tasks.jobs.spec import JobSpec
 from tasks.learning import downloading, images, recipes, sources

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from storage.decision import METRICS
-from storage.uri import DatasetURI
+from storage.kinds import DatasetURI
 from tasks.learning import pretrained
 from tasks.learning.decode import decoded
 from tasks.promotion.answers import Answers

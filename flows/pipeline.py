@@ -20,7 +20,7 @@ from prefect.runtime import flow_run
 
 from flows.cli.options import RunOptions, described
 from flows.cli.preflight import checked
-from storage.uri import DatasetURI
+from storage.kinds import DatasetURI
 from storage.uses import FORGETTING
 from tasks.download import download
 from tasks.embed import embed

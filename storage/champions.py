@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from storage import files, manifest, reference, registry
 from storage.decision import Decision
-from storage.kinds import RAW
+from storage.kinds import RAW, CheckpointURI
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
-from storage.uri import URI, CheckpointURI, Root, is_name
+from storage.uri import URI, Root, is_name
 
 _DIGEST_DIGITS = 8
 _LONGEST_NAME = 64

@@ -7,8 +7,9 @@ from typing import Final, Literal
 from pydantic import AwareDatetime, BaseModel, ValidationInfo, field_validator
 
 from storage import terminal
+from storage.kinds import CheckpointURI, EvaluationURI
 from storage.manifest import JSON
-from storage.uri import URI, CheckpointURI, EvaluationURI
+from storage.uri import URI
 
 METRICS: Final = {"accuracy": "test_accuracy", "balanced_accuracy": "balanced_accuracy", "macro_f1": "macro_f1"}
 """Metrics that a gate may use, and their names in the statistics of an evaluation."""

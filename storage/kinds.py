@@ -4,19 +4,7 @@ import dataclasses
 from typing import Any, Final, Generic, TypeVar
 
 from storage import statistics
-from storage.uri import (
-    URI,
-    AuditURI,
-    CheckpointURI,
-    DatasetURI,
-    EmbeddingsURI,
-    EvaluationURI,
-    ExportURI,
-    FilesURI,
-    PredictionsURI,
-    ReportURI,
-    Root,
-)
+from storage.uri import URI, Root
 
 U = TypeVar("U", bound=URI)
 S = TypeVar("S", bound=statistics.Statistics)
@@ -53,6 +41,42 @@ class Kind(Generic[U, S]):
     def holds(self, uri: URI) -> bool:
         """Return whether `uri` is in the folder of this kind."""
         return uri.parent.endswith(f"/{self.folder}")
+
+
+class FilesURI(URI):
+    """A committed download: a source's files as their mirror served them."""
+
+
+class DatasetURI(URI):
+    """A committed dataset, raw or prepared."""
+
+
+class EmbeddingsURI(URI):
+    """Committed embeddings of the images of a prepared dataset."""
+
+
+class CheckpointURI(URI):
+    """A committed checkpoint."""
+
+
+class PredictionsURI(URI):
+    """Committed predictions of one checkpoint on one dataset."""
+
+
+class EvaluationURI(URI):
+    """A committed evaluation of predictions on a test split."""
+
+
+class ReportURI(URI):
+    """A committed report; the page is `index.html` in it."""
+
+
+class AuditURI(URI):
+    """A committed audit: the images whose labels may be wrong; the page is `index.html` in it."""
+
+
+class ExportURI(URI):
+    """A committed export: a model as a file for other programs, proven on the test rows."""
 
 
 FILES = Kind(name="files", folder="downloads", uri=FilesURI, statistics=statistics.FilesStatistics, stage="download")

@@ -19,8 +19,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage import files, manifest, reference
 from storage.decision import Decision
+from storage.kinds import CheckpointURI
 from storage.manifest import JSON, Damaged
-from storage.uri import URI, CheckpointURI, Root, check_name
+from storage.uri import URI, Root, check_name
 
 _NAME = re.compile(r"[0-9]{6}\.json")
 _JSON_OBJECT = TypeAdapter(JSON)

@@ -96,10 +96,6 @@ class Root(URI):
     """Storage root; every result lies below it."""
 
 
-class FilesURI(URI):
-    """A committed download: a source's files as their mirror served them."""
-
-
 class ListingURI(URI):
     """A list of the user's files: `runs/<data>-<fingerprint>/listing-<SHA-256 of its rows>.parquet`."""
 
@@ -122,38 +118,6 @@ class ListingURI(URI):
     def root(self) -> Root:
         """Storage root that it lies below."""
         return Root(self.parent.parent.parent)
-
-
-class DatasetURI(URI):
-    """A committed dataset, raw or prepared."""
-
-
-class EmbeddingsURI(URI):
-    """Committed embeddings of the images of a prepared dataset."""
-
-
-class CheckpointURI(URI):
-    """A committed checkpoint."""
-
-
-class PredictionsURI(URI):
-    """Committed predictions of one checkpoint on one dataset."""
-
-
-class EvaluationURI(URI):
-    """A committed evaluation of predictions on a test split."""
-
-
-class ReportURI(URI):
-    """A committed report; the page is `index.html` in it."""
-
-
-class AuditURI(URI):
-    """A committed audit: the images whose labels may be wrong; the page is `index.html` in it."""
-
-
-class ExportURI(URI):
-    """A committed export: a model as a file for other programs, proven on the test rows."""
 
 
 def parse_root(value: str, *, option: str = "--storage") -> Root:

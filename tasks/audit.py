@@ -3,9 +3,8 @@
 from prefect import task
 
 from storage import commits, manifest, tables
-from storage.kinds import EMBEDDINGS
+from storage.kinds import EMBEDDINGS, AuditURI, EmbeddingsURI
 from storage.statistics import AuditStatistics
-from storage.uri import AuditURI, EmbeddingsURI
 from tasks.auditing.rows import find_suspects, render
 from tasks.images import embedding_rows
 from tasks.orchestration.prefect_options import task_options

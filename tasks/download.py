@@ -7,9 +7,9 @@ from prefect import task
 
 from storage import commits, manifest
 from storage import files as storage_files
+from storage.kinds import FilesURI
 from storage.manifest import File
 from storage.statistics import FilesStatistics, Origin
-from storage.uri import FilesURI
 from tasks.learning.downloading import fetch_file
 from tasks.learning.sources import SourceFile
 from tasks.orchestration.prefect_options import task_options

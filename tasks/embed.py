@@ -3,7 +3,8 @@
 from prefect import task
 
 from storage import kinds
-from storage.uri import URI, DatasetURI, EmbeddingsURI, Root
+from storage.kinds import DatasetURI, EmbeddingsURI
+from storage.uri import URI, Root
 from tasks.orchestration.prefect_options import task_options
 from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners.runner import Runner, retry_on_fault, run_once

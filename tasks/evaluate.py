@@ -9,10 +9,9 @@ from prefect import task
 
 from storage import commits, manifest, tables
 from storage.error_policy import Permanent
-from storage.kinds import PREDICTIONS, PROBABILITY_PREFIX
+from storage.kinds import PREDICTIONS, PROBABILITY_PREFIX, DatasetURI, EvaluationURI, PredictionsURI
 from storage.manifest import JSON
 from storage.statistics import EvaluationStatistics
-from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.images import image_facts
 from tasks.learning import images, metrics, slices
 from tasks.orchestration.prefect_options import task_options

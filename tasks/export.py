@@ -6,9 +6,9 @@ import torch
 from prefect import task
 
 from storage import commits, manifest
-from storage.kinds import PREPARED
+from storage.kinds import PREPARED, CheckpointURI, DatasetURI, ExportURI
 from storage.statistics import ExportStatistics, Proof
-from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
+from storage.uri import Root
 from tasks.exporting import card, onnx_file
 from tasks.exporting.proof import prove
 from tasks.learning.inference import Inference

@@ -5,7 +5,8 @@ import logging
 from prefect import task
 
 from storage import manifest
-from storage.uri import DatasetURI, EmbeddingsURI, FilesURI, ListingURI
+from storage.kinds import DatasetURI, EmbeddingsURI, FilesURI
+from storage.uri import ListingURI
 from tasks.images import user_images
 from tasks.images.option import ingest_stage
 from tasks.jobs.preprocess import data_problems

@@ -2,7 +2,8 @@
 
 from prefect import task
 
-from storage.uri import CheckpointURI, DatasetURI, EmbeddingsURI, PredictionsURI, Root
+from storage.kinds import CheckpointURI, DatasetURI, EmbeddingsURI, PredictionsURI
+from storage.uri import Root
 from tasks.orchestration.prefect_options import task_options
 from tasks.resources.needs import ANY, Limits, Needs
 from tasks.runners.runner import Runner, retry_on_fault, run_once

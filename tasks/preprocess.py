@@ -2,7 +2,8 @@
 
 from prefect import task
 
-from storage.uri import DatasetURI, EmbeddingsURI, Root
+from storage.kinds import DatasetURI, EmbeddingsURI
+from storage.uri import Root
 from tasks.learning.recipes import Split
 from tasks.orchestration.prefect_options import task_options
 from tasks.resources.needs import Limits

@@ -6,8 +6,8 @@ from prefect.events import emit_event
 
 from storage import manifest, reference, registry
 from storage.decision import Decision
+from storage.kinds import CheckpointURI, DatasetURI, EvaluationURI
 from storage.registry import Superseded
-from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
 from tasks.evaluate import evaluate
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning.recipes import Gate

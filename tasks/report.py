@@ -10,10 +10,10 @@ from prefect import task
 
 from storage import commits, manifest, reference, registry
 from storage.decision import Decision
-from storage.kinds import CHECKPOINT, EVALUATION, PREDICTIONS, PREPARED, RAW, Kind
+from storage.kinds import CHECKPOINT, EVALUATION, PREDICTIONS, PREPARED, RAW, EvaluationURI, Kind, ReportURI
 from storage.manifest import Manifest
 from storage.statistics import ReportStatistics
-from storage.uri import URI, EvaluationURI, ReportURI, redact_text
+from storage.uri import URI, redact_text
 from tasks import report_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results

@@ -11,9 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from storage import kinds, manifest, reference
-from storage.kinds import Kind, U
-from storage.uri import (
-    URI,
+from storage.kinds import (
     AuditURI,
     CheckpointURI,
     DatasetURI,
@@ -21,12 +19,12 @@ from storage.uri import (
     EvaluationURI,
     ExportURI,
     FilesURI,
-    ListingURI,
+    Kind,
     PredictionsURI,
     ReportURI,
-    Root,
-    fingerprint,
+    U,
 )
+from storage.uri import URI, ListingURI, Root, fingerprint
 from tasks.learning import sources, user_code
 from tasks.learning.recipe import MAX_MEGAPIXELS, Data, Recipe, Split
 from tasks.learning.sources import SourceFile

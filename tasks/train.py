@@ -2,7 +2,8 @@
 
 from prefect import task
 
-from storage.uri import URI, CheckpointURI, DatasetURI, EmbeddingsURI
+from storage.kinds import CheckpointURI, DatasetURI, EmbeddingsURI
+from storage.uri import URI
 from tasks.learning.recipes import Recipe
 from tasks.orchestration.prefect_options import task_options
 from tasks.resources.needs import Limits, Workers, needs_of

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from storage import commits, files, registry, tables
 from storage.decision import Decision
-from storage.kinds import KINDS, PROBABILITY_PREFIX
+from storage.kinds import KINDS, PROBABILITY_PREFIX, CheckpointURI, EvaluationURI
 from storage.manifest import File, Manifest, Parent
 from storage.statistics import Resolved, SplitRule, Statistics
-from storage.uri import URI, CheckpointURI, EvaluationURI, Root
+from storage.uri import URI, Root
 from tasks.learning import recipes
 
 HARDWARE = "fp32 on cpu: EPYC, AVX2, avx, torch 2.14.1"

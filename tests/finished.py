@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict
 
 from storage import registry
 from storage.decision import Decision
-from storage.uri import ReportURI, Root
+from storage.kinds import ReportURI
+from storage.uri import Root
 from tasks.learning import recipes
 from tasks.orchestration.prefect_options import author
 from tasks.planning import make_plan

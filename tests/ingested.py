@@ -1,7 +1,7 @@
 """What a run makes, without Prefect."""
 
 from storage.decision import Decision
-from storage.uri import DatasetURI, EvaluationURI
+from storage.kinds import DatasetURI, EvaluationURI
 from tasks.download import download
 from tasks.embed import embed
 from tasks.evaluate import evaluate

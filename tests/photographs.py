@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from storage.uri import URI, DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import URI, Root
 from tasks.learning import recipes
 from tasks.learning.recipes import Data, FileAugment, Recipe, Split, Training
 from tasks.stages import Ingest, Preprocess, Train

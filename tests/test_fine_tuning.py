@@ -16,7 +16,7 @@ from flows.cli import preflight
 from flows.cli.options import RunOptions
 from storage import manifest, registry
 from storage.decision import Decision
-from storage.uri import CheckpointURI
+from storage.kinds import CheckpointURI
 from tasks.download import download
 from tasks.embed import embed
 from tasks.learning import pretrained, recipes, training_state

@@ -14,8 +14,8 @@ import pytest
 
 from flows.cli import app
 from storage import champions, failpoints, files, registry, uses
-from storage.kinds import EMBEDDINGS, EXPORT, REPORT
-from storage.uri import CheckpointURI, EmbeddingsURI, Root
+from storage.kinds import EMBEDDINGS, EXPORT, REPORT, CheckpointURI, EmbeddingsURI
+from storage.uri import Root
 from tasks.images import embedding_rows
 from tasks.learning import decode
 from tests import committed

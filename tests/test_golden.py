@@ -3,7 +3,8 @@
 import pytest
 
 from storage import manifest
-from storage.uri import DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import Root
 from tasks.learning import recipes
 from tasks.planning import make_plan, plan
 from tasks.preprocess import preprocess

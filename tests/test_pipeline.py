@@ -15,8 +15,8 @@ import pytest
 
 from flows.__main__ import main
 from storage import files, manifest, registry, tables
-from storage.kinds import CHECKPOINT, EVALUATION
-from storage.uri import URI, EvaluationURI, Root
+from storage.kinds import CHECKPOINT, EVALUATION, EvaluationURI
+from storage.uri import URI, Root
 from tasks.learning import sources
 from tasks.learning.sources import mnist_sample
 from tests import mirrors

@@ -13,8 +13,8 @@ import pytest
 
 from flows.cli import app
 from storage import manifest, tables
-from storage.kinds import CHECKPOINT, EMBEDDINGS, EVALUATION
-from storage.uri import URI, CheckpointURI, EmbeddingsURI
+from storage.kinds import CHECKPOINT, EMBEDDINGS, EVALUATION, CheckpointURI, EmbeddingsURI
+from storage.uri import URI
 from tasks.images import embedding_rows
 from tasks.learning import inference, probe
 from tasks.learning.modeling import linear_head

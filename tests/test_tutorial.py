@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage import manifest
-from storage.uri import CheckpointURI
+from storage.kinds import CheckpointURI
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT, await_that, copy_of_checkout, kill_all_with
 

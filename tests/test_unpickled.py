@@ -13,7 +13,8 @@ from prefect import Flow, Task
 from ray.data.extensions import ArrowPythonObjectType
 
 from storage import commits, manifest, tables
-from storage.uri import DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import Root
 from tasks.images import parquet_files, row_tables
 from tests import committed
 from tests.faults.kinds.stored import Payload

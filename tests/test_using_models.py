@@ -13,7 +13,8 @@ import pytest
 
 from flows.cli import app
 from storage import files, manifest, tables
-from storage.uri import URI, PredictionsURI, Root
+from storage.kinds import PredictionsURI
+from storage.uri import URI, Root
 from tasks.stages import Predict
 from tests import photographs
 from tests.committed import promote

@@ -11,8 +11,8 @@ from flows.cli.options import DiffOptions, MistakesOptions
 from flows.cli.storage_commands import existing_root
 from storage import exits, kinds, terminal
 from storage.decision import metric_title
+from storage.kinds import DatasetURI
 from storage.manifest import JSON
-from storage.uri import DatasetURI
 from tasks.comparing import data, results
 from tasks.comparing.diff import diff as compare
 from tasks.comparing.rows import mistakes as find_mistakes

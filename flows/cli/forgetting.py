@@ -16,8 +16,8 @@ from storage import access, champions, exits, files, manifest, reference, regist
 from storage.admin import forgetting
 from storage.admin.catalog import Folder, made_from
 from storage.admin.forgetting import Certificate
-from storage.kinds import EXPORT, KINDS, RAW
-from storage.uri import CheckpointURI, DatasetURI, Root, parse_root
+from storage.kinds import EXPORT, KINDS, RAW, CheckpointURI, DatasetURI
+from storage.uri import Root, parse_root
 from storage.uses import FORGETTING
 from tasks.export import export
 from tasks.images import traces

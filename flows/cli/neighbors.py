@@ -12,8 +12,8 @@ from rich.console import Console
 from flows.cli import console, predictions_csv, preflight
 from flows.cli.options import FlowOptions, NextOptions, PredictOptions, SimilarOptions
 from storage import exits, manifest, terminal
+from storage.kinds import DatasetURI, EmbeddingsURI
 from storage.manifest import JSON
-from storage.uri import DatasetURI, EmbeddingsURI
 from tasks.comparing import neighbors
 from tasks.comparing.rows import write_copies
 from tasks.embed import embed

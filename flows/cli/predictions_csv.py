@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from storage import files, manifest, tables
-from storage.kinds import PROBABILITY_PREFIX
+from storage.kinds import PROBABILITY_PREFIX, DatasetURI, PredictionsURI
 from storage.manifest import JSON, File
-from storage.uri import URI, DatasetURI, PredictionsURI
+from storage.uri import URI
 from tasks.images import row_tables
 from tasks.learning import images
 from tasks.promotion import answers

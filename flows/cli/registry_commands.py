@@ -11,8 +11,9 @@ from storage import access, champions, exits, manifest, reference, terminal
 from storage.admin import listing
 from storage.admin.gc import Garbage
 from storage.exits import Storage
+from storage.kinds import CheckpointURI
 from storage.manifest import Damaged
-from storage.uri import CheckpointURI, check_name
+from storage.uri import check_name
 
 __all__ = ["app"]
 

@@ -22,9 +22,9 @@ from flows.cli.options import (
 from storage import exits, manifest, terminal
 from storage.admin import catalog
 from storage.exits import note, refused_if_invalid
-from storage.kinds import EXPORT
+from storage.kinds import EXPORT, PredictionsURI
 from storage.process import gc_paused
-from storage.uri import PredictionsURI, parse_root
+from storage.uri import parse_root
 from tasks.images.option import default_recipe
 from tasks.learning import recipes, sources
 from tasks.planning.audit_request import AuditRequest

@@ -9,8 +9,8 @@ from flows.cli.storage_commands import existing_root
 from storage import exits, terminal
 from storage.admin import catalog
 from storage.decision import metric_title
+from storage.kinds import CheckpointURI
 from storage.manifest import JSON
-from storage.uri import CheckpointURI
 from tasks.planning import model_check
 
 

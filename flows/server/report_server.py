@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prefect.variables import Variable
 
 from storage import manifest
-from storage.kinds import KINDS
+from storage.kinds import KINDS, ReportURI
 from storage.manifest import Damaged
-from storage.uri import ReportURI, Root
+from storage.uri import Root
 from tasks import report_page
 from tasks.orchestration.artifacts import REPORTS_URL
 

@@ -7,10 +7,10 @@ from storage import files, terminal
 from storage.admin import catalog, listing
 from storage.admin.catalog import Folder
 from storage.decision import METRICS
-from storage.kinds import REPORT
+from storage.kinds import REPORT, CheckpointURI
 from storage.manifest import JSON
 from storage.process import in_threads
-from storage.uri import CheckpointURI, Root
+from storage.uri import Root
 
 
 def of(root: Root) -> tuple[list[JSON], list[str]]:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from scipy.special import softmax
 
 from storage import tables
+from storage.kinds import AuditURI
 from storage.manifest import JSON
-from storage.uri import AuditURI
 from tasks import report_page
 from tasks.auditing import confident_learning
 from tasks.images import row_tables

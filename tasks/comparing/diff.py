@@ -6,9 +6,9 @@ import pandas as pd
 
 from storage import kinds, manifest, reference
 from storage.decision import METRICS
+from storage.kinds import DatasetURI, PredictionsURI
 from storage.manifest import JSON, Damaged, Manifest
 from storage.terminal import count
-from storage.uri import DatasetURI, PredictionsURI
 from tasks.comparing import data
 from tasks.comparing.results import Results
 from tasks.images import row_tables

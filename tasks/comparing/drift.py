@@ -6,8 +6,8 @@ from scipy.special import xlogy
 from scipy.stats import ks_2samp, random_table
 
 from storage import manifest, tables
+from storage.kinds import CheckpointURI, DatasetURI, PredictionsURI
 from storage.manifest import JSON
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI
 from tasks.images.listing import NEW
 from tasks.stages import Predict
 

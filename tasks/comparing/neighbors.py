@@ -10,8 +10,7 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from storage import manifest, tables
-from storage.kinds import PROBABILITY_PREFIX
-from storage.uri import CheckpointURI, DatasetURI, EmbeddingsURI, PredictionsURI
+from storage.kinds import PROBABILITY_PREFIX, CheckpointURI, DatasetURI, EmbeddingsURI, PredictionsURI
 from tasks.images import embedding_rows, row_tables
 from tasks.images.listing import NEW
 

@@ -6,9 +6,9 @@ from typing import Any, Self
 
 from storage import manifest, reference
 from storage.admin import catalog, runs
-from storage.kinds import Kind, U
+from storage.kinds import CheckpointURI, DatasetURI, Kind, PredictionsURI, U
 from storage.manifest import Damaged, Manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage.uri import URI, Root
 from tasks.stages import Evaluate, Predict
 
 _FOLLOWED = ("evaluation", "predictions", "checkpoint", "prepared", "raw")

@@ -10,9 +10,9 @@ import pandas as pd
 from PIL import Image
 
 from storage import files
-from storage.kinds import RAW
+from storage.kinds import RAW, DatasetURI, PredictionsURI
 from storage.manifest import Manifest
-from storage.uri import URI, DatasetURI, PredictionsURI
+from storage.uri import URI
 from tasks.images import row_tables
 from tasks.promotion import answers
 

@@ -15,8 +15,8 @@ from threadpoolctl import threadpool_limits
 
 from storage import files, manifest, process, tables
 from storage.decision import METRICS
-from storage.kinds import CHECKPOINT, PREPARED, RAW
-from storage.uri import URI, CheckpointURI, DatasetURI, EmbeddingsURI
+from storage.kinds import CHECKPOINT, PREPARED, RAW, CheckpointURI, DatasetURI, EmbeddingsURI
+from storage.uri import URI
 from tasks.images import embedding_rows, image_facts, row_tables
 from tasks.images.embedding_rows import EmbeddedRows
 from tasks.jobs.train import probe_job

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from storage import manifest
-from storage.kinds import CHECKPOINT
-from storage.uri import CheckpointURI
+from storage.kinds import CHECKPOINT, CheckpointURI
 from tasks.exporting.onnx_file import FILE
 from tasks.exporting.proof import Proof
 

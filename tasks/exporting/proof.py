@@ -7,7 +7,7 @@ import numpy as np
 
 from storage import manifest, tables
 from storage.error_policy import Permanent
-from storage.uri import DatasetURI
+from storage.kinds import DatasetURI
 from tasks.learning import images, metrics
 
 ABSOLUTE, RELATIVE = 1e-5, 1e-3

@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 from scipy import sparse
 
 from storage import commits, manifest, tables
-from storage.kinds import EMBEDDINGS
+from storage.kinds import EMBEDDINGS, DatasetURI, EmbeddingsURI
 from storage.manifest import File
-from storage.uri import DatasetURI, EmbeddingsURI
 from tasks.images import row_tables
 
 DIGEST = 16

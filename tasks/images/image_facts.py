@@ -8,8 +8,8 @@ import pandas as pd
 import pyarrow as pa
 
 from storage import commits, tables
+from storage.kinds import DatasetURI
 from storage.manifest import File, Manifest
-from storage.uri import DatasetURI
 from tasks.images import layout, row_tables
 from tasks.learning.decode import Decoded
 

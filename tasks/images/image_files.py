@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Sequence
 
 from storage import manifest, process
+from storage.kinds import DatasetURI, EmbeddingsURI
 from storage.manifest import JSON
-from storage.uri import DatasetURI, EmbeddingsURI
 from tasks.images import content_split, embedding_rows, layout, row_tables, user_files
 from tasks.images.listing import NEW, UserFile
 from tasks.images.pieces import Piece, Survey, Work, Written

@@ -5,7 +5,8 @@ from typing import Any
 
 from storage import access, champions, manifest
 from storage.admin import catalog
-from storage.uri import URI, DatasetURI, EmbeddingsURI, FilesURI, ListingURI, Root
+from storage.kinds import DatasetURI, EmbeddingsURI, FilesURI
+from storage.uri import URI, ListingURI, Root
 from tasks.images import user_images
 from tasks.images.layout import EXPECTED, below_class
 from tasks.images.user_images import UserImages

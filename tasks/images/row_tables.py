@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import commits, manifest, tables
-from storage.kinds import RAW
+from storage.kinds import RAW, DatasetURI
 from storage.manifest import Damaged, File, Manifest
-from storage.uri import DatasetURI
 from tasks.learning import images
 
 SOURCES, _DIGESTS = "sources", "digests"

@@ -10,7 +10,8 @@ import pandas as pd
 from storage import files, manifest, tables
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH
-from storage.uri import DatasetURI, ListingURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import ListingURI, Root
 from tasks.images import row_tables, user_images
 from tasks.learning import decode, images
 

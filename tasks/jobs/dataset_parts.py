@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from storage import process, tables
 from storage.failpoints import failpoint
+from storage.kinds import DatasetURI
 from storage.manifest import File, Manifest
-from storage.uri import DatasetURI
 from tasks.learning import images
 from tasks.learning.epoch_metrics import batch_start
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage import process
+from storage.kinds import DatasetURI
 from storage.manifest import JSON, File
-from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
 from tasks.jobs.spec import JobSpec
 from tasks.resources import machine, scaling

@@ -10,8 +10,8 @@ from ray.data import ActorPoolStrategy, DataContext, Dataset
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
+from storage.kinds import DatasetURI
 from storage.manifest import JSON, File
-from storage.uri import DatasetURI
 from tasks.jobs import events, tuned
 from tasks.jobs.dataset_parts import Slice, read_slice, whole_files
 from tasks.jobs.local_data import LocalData

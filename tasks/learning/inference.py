@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from storage import process
 from storage.admin import catalog
+from storage.kinds import CheckpointURI
 from storage.statistics import EpochMetrics
-from storage.uri import CheckpointURI, parse_root
+from storage.uri import parse_root
 from tasks.learning import decode, hardware, training_state
 from tasks.learning.loaders import moved
 from tasks.learning.modeling import Classifier, autocast, head_layer, move_model, resolve_precision, set_arithmetic

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from storage import manifest
-from storage.kinds import CHECKPOINT, PREPARED
+from storage.kinds import CHECKPOINT, PREPARED, CheckpointURI, FilesURI
 from storage.manifest import JSON, Manifest
 from storage.statistics import EpochMetrics, ModelSpec
-from storage.uri import URI, CheckpointURI, FilesURI
+from storage.uri import URI
 from tasks.learning import checkpoint, images, pretrained
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, WrongResume
 from tasks.learning.loop import Loader, Trainer

@@ -10,7 +10,8 @@ from prefect.variables import Variable
 
 from storage import reference
 from storage.decision import METRICS, metric_title
-from storage.uri import ReportURI, parse_root, redact_text
+from storage.kinds import ReportURI
+from storage.uri import parse_root, redact_text
 from tasks.orchestration.stage import logger
 from tasks.planning.make_plan import default_storage
 from tasks.report_page import ReportData, number

@@ -14,10 +14,10 @@ from prefect.states import Completed
 
 from storage import manifest, tables
 from storage.decision import Decision
-from storage.kinds import AUDIT, CHECKPOINT, EVALUATION, PREDICTIONS, RAW
+from storage.kinds import AUDIT, CHECKPOINT, EVALUATION, PREDICTIONS, RAW, FilesURI, PredictionsURI, ReportURI
 from storage.manifest import JSON
 from storage.statistics import RawStatistics
-from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
+from storage.uri import redact_text
 from tasks.comparing import drift
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.learning.metrics import wilson

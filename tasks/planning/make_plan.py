@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from storage import access, champions, manifest, registry
-from storage.kinds import CHECKPOINT
-from storage.uri import URI, CheckpointURI, Root, check_name, parse_root
+from storage.kinds import CHECKPOINT, CheckpointURI
+from storage.uri import URI, Root, check_name, parse_root
 from tasks.images.option import TrainingData, find_training_data, images_of, is_needed
 from tasks.learning import models, recipes, sources
 from tasks.learning.downloading import mirror_address

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage import manifest
-from storage.kinds import CHECKPOINT
+from storage.kinds import CHECKPOINT, CheckpointURI
 from storage.process import gc_paused
 from storage.statistics import ModelSpec
 from storage.terminal import count
-from storage.uri import CheckpointURI
 from tasks.images import user_images
 from tasks.images.option import images_of
 from tasks.images.user_images import UserImages

@@ -7,8 +7,8 @@ import re
 
 from storage import access, files, manifest
 from storage.admin import catalog
-from storage.kinds import CHECKPOINT
-from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from storage.kinds import CHECKPOINT, CheckpointURI, DatasetURI
+from storage.uri import URI, Root
 from tasks.images import user_images
 from tasks.images.option import ingest_stage
 from tasks.learning import images, sources, user_code

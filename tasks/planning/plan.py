@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from storage.uri import URI, CheckpointURI, Root
+from storage.kinds import CheckpointURI
+from storage.uri import URI, Root
 from tasks.learning import recipes
 from tasks.learning.recipes import Recipe
 from tasks.resources.needs import Limits, Needs, needs_of

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from storage import access, files, manifest, registry
-from storage.kinds import CHECKPOINT
-from storage.uri import CheckpointURI, Root, parse_root
+from storage.kinds import CHECKPOINT, CheckpointURI
+from storage.uri import Root, parse_root
 from tasks.learning import models
 from tasks.learning.recipes import Recipe, flat
 from tasks.learning.sources import Download, SourceFile

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from storage import manifest, tables
 from storage.decision import METRICS, Difference
-from storage.kinds import PROBABILITY_PREFIX
+from storage.kinds import PROBABILITY_PREFIX, DatasetURI, EvaluationURI, PredictionsURI
 from storage.manifest import Manifest
-from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
 from tasks.promotion import significance
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from storage import manifest, registry
 from storage.decision import METRICS, Decision, Difference, metric_title
-from storage.kinds import CHECKPOINT, EVALUATION
+from storage.kinds import CHECKPOINT, EVALUATION, CheckpointURI, EvaluationURI
 from storage.manifest import JSON
 from storage.statistics import ModelSpec
 from storage.terminal import first
-from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning import user_code
 from tasks.learning.recipes import Gate
 from tasks.promotion import answers, seen_rows

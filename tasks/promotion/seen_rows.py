@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import manifest, tables
+from storage.kinds import CheckpointURI, DatasetURI
 from storage.manifest import Damaged
-from storage.uri import URI, CheckpointURI, DatasetURI
+from storage.uri import URI
 from tasks.images import row_tables
 from tasks.learning import images
 from tasks.promotion.answers import Answers

@@ -9,8 +9,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from storage import manifest
-from storage.kinds import CHECKPOINT
-from storage.uri import CheckpointURI, EmbeddingsURI, PredictionsURI
+from storage.kinds import CHECKPOINT, CheckpointURI, EmbeddingsURI, PredictionsURI
 from tasks.images import embedding_rows, row_tables
 from tasks.learning import metrics
 from tasks.learning.epoch_metrics import choose_class_weights

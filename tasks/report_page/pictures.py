@@ -5,10 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from storage import manifest, tables
-from storage.kinds import EMBEDDINGS, PREPARED
+from storage.kinds import EMBEDDINGS, PREPARED, DatasetURI, PredictionsURI
 from storage.manifest import JSON, Manifest
 from storage.statistics import PAIR_KINDS
-from storage.uri import DatasetURI, PredictionsURI
 from tasks.images import row_tables
 from tasks.jobs.preprocess import checks
 from tasks.learning import images

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage import manifest, tables
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
+from storage.kinds import CheckpointURI, DatasetURI, EvaluationURI
+from storage.uri import URI, Root
 from tasks.evaluate import evaluate
 from tasks.images import row_tables
 from tasks.learning import images, recipes

@@ -13,9 +13,9 @@ import pytest
 
 from flows.cli import app
 from storage import files, manifest, tables
-from storage.kinds import CHECKPOINT
+from storage.kinds import CHECKPOINT, DatasetURI
 from storage.manifest import Damaged
-from storage.uri import URI, DatasetURI, Root
+from storage.uri import URI, Root
 from tasks.comparing.data import SORTS
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results

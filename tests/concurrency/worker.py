@@ -12,9 +12,10 @@ from typing import Any
 
 from storage import commits, files, manifest, registry
 from storage.decision import Decision
+from storage.kinds import CheckpointURI, EvaluationURI
 from storage.manifest import Manifest
 from storage.registry import Superseded
-from storage.uri import URI, CheckpointURI, EvaluationURI, Root
+from storage.uri import URI, Root
 from tests import committed
 
 MODEL = "contended"

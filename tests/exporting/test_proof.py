@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from storage.kinds import DatasetURI
 from storage.statistics import ModelSpec
-from storage.uri import DatasetURI
 from tasks.exporting import onnx_file
 from tasks.exporting.proof import NotEqual, prove
 from tasks.learning import pretrained

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.uri import DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import Root
 from tasks.jobs.main import run_here
 from tasks.jobs.spec import JobSpec
 from tasks.resources import devices

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from storage import manifest, tables
-from storage.kinds import CHECKPOINT
-from storage.uri import DatasetURI, Root
+from storage.kinds import CHECKPOINT, DatasetURI
+from storage.uri import Root
 from tasks.jobs.events import ERROR
 from tasks.jobs.main import run_here
 from tasks.jobs.spec import JobSpec

@@ -6,7 +6,8 @@ import pytest
 from botocore.session import get_session
 
 from storage import files, manifest
-from storage.uri import URI, DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import URI, Root
 from tasks.images import content_split, row_tables, user_images
 from tasks.images.listing import UserFile
 from tasks.learning import recipes

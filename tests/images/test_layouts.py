@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage import files, manifest, tables
-from storage.uri import URI, DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import URI, Root
 from tasks.images import class_names, layout, row_tables, user_images
 from tasks.learning import recipes
 from tasks.learning.images import classes_of

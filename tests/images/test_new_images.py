@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from storage import files, manifest, tables
-from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from storage.kinds import CheckpointURI, DatasetURI
+from storage.uri import URI, Root
 from tasks.images import user_images
 from tasks.ingest import ingest
 from tasks.learning import decode

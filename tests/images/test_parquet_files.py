@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage import error_policy, files, manifest, tables
-from storage.kinds import PREPARED, RAW
-from storage.uri import DatasetURI, Root
+from storage.kinds import PREPARED, RAW, DatasetURI
+from storage.uri import Root
 from tasks.images import parquet_files
 from tasks.jobs.ingest import job
 from tasks.jobs.local_data import LocalData

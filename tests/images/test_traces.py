@@ -4,7 +4,8 @@ import hashlib
 from pathlib import Path
 
 from storage import files
-from storage.uri import DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import Root
 from tasks.images import traces
 from tests.image_folder import encoded
 from tests.images.test_content_split import raw_of

@@ -2,7 +2,8 @@
 
 import pytest
 
-from storage.uri import DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import Root
 from tests.jobs import raw
 from tests.learning.conftest import more_models
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from storage import tables
-from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from storage.kinds import CheckpointURI, DatasetURI
+from storage.uri import URI, Root
 from tasks.images import user_images
 from tasks.images.user_images import UserImages
 from tasks.jobs.spec import JobSpec

@@ -9,8 +9,8 @@ import torch
 
 from flows.cli.predictions_csv import write_csv
 from storage import files, manifest, tables
-from storage.kinds import PREDICTIONS, PROBABILITY_PREFIX
-from storage.uri import DatasetURI, PredictionsURI, Root
+from storage.kinds import PREDICTIONS, PROBABILITY_PREFIX, DatasetURI, PredictionsURI
+from storage.uri import Root
 from tasks.images import embedding_rows
 from tasks.learning import inference, recipes
 from tasks.orchestration.summary import summarize_prediction

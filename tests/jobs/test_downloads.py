@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from storage import files, manifest, tables
-from storage.kinds import RAW
-from storage.uri import DatasetURI, Root
+from storage.kinds import RAW, DatasetURI
+from storage.uri import Root
 from tasks.jobs.ingest.downloads import write_split
 from tasks.learning import recipes
 from tasks.learning.sources import Split

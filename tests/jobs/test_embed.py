@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from storage import files, manifest, reference
-from storage.kinds import EMBEDDINGS
-from storage.uri import CheckpointURI, DatasetURI, EmbeddingsURI, Root
+from storage.kinds import EMBEDDINGS, CheckpointURI, DatasetURI, EmbeddingsURI
+from storage.uri import Root
 from tasks.images import embedding_rows, row_tables
 from tasks.jobs.embed.job import PartEmbedder
 from tasks.learning import hardware

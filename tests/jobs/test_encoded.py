@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from storage import manifest, tables
-from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED, RAW
-from storage.uri import URI, DatasetURI, Root
+from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED, RAW, DatasetURI
+from storage.uri import URI, Root
 from tasks.learning import images, recipes
 from tasks.learning.transforms import Transform
 from tasks.stages import Ingest, Preprocess

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from storage import manifest
-from storage.uri import DatasetURI
+from storage.kinds import DatasetURI
 from tasks.jobs.train import make_loader
 from tasks.learning import images
 from tasks.learning.epoch_metrics import local_batch_size

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from storage import files, manifest
-from storage.kinds import CHECKPOINT, PREPARED
+from storage.kinds import CHECKPOINT, PREPARED, DatasetURI
 from storage.statistics import SplitRule
-from storage.uri import DatasetURI, Root
+from storage.uri import Root
 from tasks.jobs.errors import JobFailed, JobRefused
 from tasks.jobs.train import attempts
 from tasks.learning import training_state, user_code

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage import manifest
-from storage.uri import DatasetURI
+from storage.kinds import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tests.jobs import raw
 from tests.jobs.raw import reader
@@ -24,7 +24,7 @@ import sys
 from functools import partial
 import torch
 from storage import manifest, process
-from storage.uri import DatasetURI
+from storage.kinds import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tests.jobs.raw import reader, recipe
 

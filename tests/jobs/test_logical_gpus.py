@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.uri import CheckpointURI, DatasetURI, Root
+from storage.kinds import CheckpointURI, DatasetURI
+from storage.uri import Root
 from tasks.jobs.spec import JobSpec
 from tasks.runners.jobs_api import JOB_ENV
 from tasks.runners.local_runner import start_ray

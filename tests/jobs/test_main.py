@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.uri import DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import Root
 from tasks.jobs import main
 from tasks.jobs.events import ERROR
 from tasks.jobs.spec import JobSpec

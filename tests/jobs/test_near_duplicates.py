@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from storage import manifest, tables
-from storage.kinds import EMBEDDINGS
+from storage.kinds import EMBEDDINGS, EmbeddingsURI
 from storage.statistics import PAIR_KINDS, NearDuplicates, PairKind
-from storage.uri import EmbeddingsURI
 from tasks.embed import embed
 from tasks.images import row_tables
 from tasks.ingest import ingest

@@ -12,7 +12,8 @@ from ray._private.authentication_test_utils import reset_auth_token_state
 from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
 
 from storage import files, manifest
-from storage.uri import URI, DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import URI, Root
 from tasks.jobs.ingest import job as ingest
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.ray_data import RayData, configure

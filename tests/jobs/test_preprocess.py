@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from storage import files, manifest, tables
-from storage.kinds import PREPARED
+from storage.kinds import PREPARED, DatasetURI
 from storage.manifest import Manifest
 from storage.statistics import Contradictions, Overlap
-from storage.uri import DatasetURI, Root
+from storage.uri import Root
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.preprocess.job import exact_sums

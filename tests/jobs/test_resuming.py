@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from storage import files, manifest
-from storage.kinds import CHECKPOINT, PREDICTIONS
-from storage.uri import DatasetURI, Root
+from storage.kinds import CHECKPOINT, PREDICTIONS, DatasetURI
+from storage.uri import Root
 from tasks.jobs.errors import JobFailed
 from tasks.jobs.train import attempts, train_loop
 from tasks.learning import hardware

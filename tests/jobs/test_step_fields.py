@@ -8,8 +8,8 @@ import torch
 from torch.nn.functional import cross_entropy, nll_loss
 
 from storage import files, manifest, tables
-from storage.kinds import CHECKPOINT
-from storage.uri import DatasetURI, Root
+from storage.kinds import CHECKPOINT, DatasetURI
+from storage.uri import Root
 from tasks.jobs.train import choices
 from tasks.learning import images, inference, training_state
 from tests.jobs import raw

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from storage import manifest
-from storage.kinds import CHECKPOINT
+from storage.kinds import CHECKPOINT, CheckpointURI
 from storage.manifest import Parent
 from storage.statistics import EpochMetrics
-from storage.uri import URI, CheckpointURI
+from storage.uri import URI
 from tasks.jobs.train import attempts
 from tasks.learning import training_state
 from tasks.learning.checkpoint import FILES, META, TRAINING, WEIGHTS, WrongResume

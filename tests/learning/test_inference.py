@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from storage.uri import CheckpointURI, Root
+from storage.kinds import CheckpointURI
+from storage.uri import Root
 from tasks.learning import decode, inference
 from tasks.learning.sources import Split
 from tests.committed import promote

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from storage.kinds import CheckpointURI
 from storage.manifest import Parent
 from storage.statistics import EpochMetrics, ModelSpec
-from storage.uri import URI, CheckpointURI, Root
+from storage.uri import URI, Root
 from tasks.jobs.train import attempts
 from tasks.learning import models, pretrained, recipes, training_state
 from tasks.learning.loaders import ResidentLoader

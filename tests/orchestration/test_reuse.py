@@ -3,7 +3,8 @@
 import pytest
 
 from storage import commits, files
-from storage.uri import URI, DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import URI, Root
 from tasks.learning.recipes import Split
 from tasks.orchestration.stage import ParentChanged, make_once
 from tasks.stages import Preprocess, Train

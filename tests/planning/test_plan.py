@@ -9,7 +9,8 @@ import pytest
 
 from storage import files, kinds, manifest, tables
 from storage.decision import Decision
-from storage.uri import URI, CheckpointURI
+from storage.kinds import CheckpointURI
+from storage.uri import URI
 from tasks.learning import images, recipes
 from tasks.learning.recipes import Training
 from tasks.learning.variants import group

@@ -12,8 +12,8 @@ import pytest
 from flows.cli import console
 from flows.cli.predictions_csv import write_csv, write_rows
 from storage import files, manifest
+from storage.kinds import PredictionsURI
 from storage.manifest import Damaged
-from storage.uri import PredictionsURI
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import summarize_prediction
 from tests.images.test_new_images import CONTENTS, folder, predicted, request, rows_of

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from storage import champions, manifest
-from storage.uri import CheckpointURI, DatasetURI, Root
+from storage.kinds import CheckpointURI, DatasetURI
+from storage.uri import Root
 from tasks.learning import recipes
 from tasks.planning import make_plan, model_check, model_requests, warm_start
 from tasks.planning.plan import Plan

@@ -9,7 +9,8 @@ import pandas as pd
 
 from storage import commits, registry, tables
 from storage.decision import Decision
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI
+from storage.kinds import CheckpointURI, DatasetURI, EvaluationURI
+from storage.uri import URI
 from tasks.images import row_tables
 from tasks.learning import images
 from tasks.learning.recipes import Gate

@@ -8,7 +8,7 @@ import pytest
 
 from flows.__main__ import main
 from storage import champions, registry
-from storage.uri import CheckpointURI
+from storage.kinds import CheckpointURI
 from tasks.learning import recipes
 from tasks.learning.recipes import Gate
 from tasks.promotion.gate import resolved, settings_of

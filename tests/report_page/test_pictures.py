@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage import tables
-from storage.uri import DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import Root
 from tasks.learning import images
 from tasks.report_page import pictures
 from tests import committed, image_folder

@@ -15,7 +15,8 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelling
 from ray.job_submission import JobStatus
 
-from storage.uri import URI, DatasetURI, Root
+from storage.kinds import DatasetURI
+from storage.uri import URI, Root
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec
 from tasks.resources.needs import Limits

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from storage.uri import CheckpointURI, DatasetURI, Root
+from storage.kinds import CheckpointURI, DatasetURI
+from storage.uri import Root
 from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import step
 from tasks.resources.needs import Limits

@@ -6,8 +6,9 @@ import pytest
 
 from storage import champions, files, manifest, registry
 from storage.decision import Decision
+from storage.kinds import CheckpointURI, EvaluationURI
 from storage.manifest import Damaged
-from storage.uri import CheckpointURI, EvaluationURI, Root
+from storage.uri import Root
 from tests import committed
 from tests.committed import DATA
 

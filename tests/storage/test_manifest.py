@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from storage import commits, files, manifest
-from storage.kinds import KINDS
+from storage.kinds import KINDS, DatasetURI
 from storage.manifest import Damaged, File, Manifest
-from storage.uri import URI, DatasetURI, Root
+from storage.uri import URI, Root
 from tests import committed
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from storage import files, registry
 from storage.decision import Decision
+from storage.kinds import CheckpointURI, EvaluationURI
 from storage.manifest import Damaged
 from storage.registry import Superseded
-from storage.uri import URI, CheckpointURI, EvaluationURI, Root
+from storage.uri import URI, Root
 
 
 def decision(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from storage import files, tables
-from storage.uri import DatasetURI
+from storage.kinds import DatasetURI
 from tests import committed
 
 METADATA = {"image_shape": "[28, 28, 1]", "classes": '["zero", "one"]'}

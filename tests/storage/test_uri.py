@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from storage.uri import URI, CheckpointURI, Root, is_name, parse_root, redact, redact_text
+from storage.kinds import CheckpointURI
+from storage.uri import URI, Root, is_name, parse_root, redact, redact_text
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from PIL import Image
 from flows.cli import app, preflight
 from flows.cli.options import AuditOptions
 from storage import files, manifest
-from storage.uri import URI, EmbeddingsURI, Root
+from storage.kinds import EmbeddingsURI
+from storage.uri import URI, Root
 from tasks.auditing import rows
 from tasks.images import embedding_rows
 from tests.image_folder import encoded

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from storage import files, manifest
-from storage.kinds import FILES
+from storage.kinds import FILES, FilesURI
 from storage.statistics import Origin
-from storage.uri import FilesURI, Root
+from storage.uri import Root
 from tasks.download import download
 from tasks.learning import recipes
 from tasks.learning.downloading import DownloadFailed

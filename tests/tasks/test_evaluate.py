@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from storage import manifest
-from storage.kinds import EVALUATION
-from storage.uri import URI, EvaluationURI, PredictionsURI
+from storage.kinds import EVALUATION, EvaluationURI, PredictionsURI
+from storage.uri import URI
 from tasks.evaluate import evaluate, read_evaluation
 from tasks.images import row_tables
 from tasks.learning import images, recipes

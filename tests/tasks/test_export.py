@@ -10,8 +10,8 @@ import pytest
 from flows.__main__ import main
 from flows.cli import app
 from storage import commits, files, manifest
-from storage.kinds import EXPORT
-from storage.uri import CheckpointURI, ExportURI, Root
+from storage.kinds import EXPORT, CheckpointURI, ExportURI
+from storage.uri import Root
 from tests.finished import Finished
 from tests.jobs import raw
 from tests.learning.conftest import more_models

@@ -11,8 +11,8 @@ from PIL import ExifTags, Image
 
 from flows.cli import app
 from storage import manifest
-from storage.kinds import CHECKPOINT, EVALUATION
-from storage.uri import CheckpointURI, Root
+from storage.kinds import CHECKPOINT, EVALUATION, CheckpointURI
+from storage.uri import Root
 from tasks.learning import recipes
 from tasks.planning import make_plan
 from tests import committed

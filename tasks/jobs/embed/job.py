@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 
 from storage import commits, files, manifest, tables
 from storage.admin import catalog
-from storage.kinds import EMBEDDINGS
+from storage.kinds import EMBEDDINGS, EmbeddingsURI
 from storage.manifest import File
 from storage.process import gc_paused
 from storage.statistics import EmbeddingsStatistics, ModelSpec, OfImages
-from storage.uri import EmbeddingsURI
 from tasks.images import embedding_rows, row_tables
 from tasks.images.listing import NEW
 from tasks.jobs import events

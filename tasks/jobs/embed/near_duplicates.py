@@ -5,9 +5,9 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from storage import manifest, process
+from storage.kinds import DatasetURI
 from storage.manifest import File
 from storage.statistics import PAIR_KINDS, NamedRow, NearDuplicates, Pair, PairKind
-from storage.uri import DatasetURI
 from tasks.images import embedding_rows, row_tables
 from tasks.images.embedding_rows import EmbeddedRows
 from tasks.jobs import dataset_parts

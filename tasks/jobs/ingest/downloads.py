@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from storage import files, manifest, tables
-from storage.kinds import FILES
+from storage.kinds import FILES, DatasetURI
 from storage.manifest import File
 from storage.statistics import Provenance
-from storage.uri import DatasetURI
 from tasks.images.pieces import Piece, Survey, Work, Written
 from tasks.jobs import events
 from tasks.learning import images, sources

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from storage.kinds import DatasetURI
 from storage.manifest import Manifest
 from storage.statistics import Contradictions, Overlap
-from storage.uri import DatasetURI
 from tasks.images import row_tables
 from tasks.jobs import events
 from tasks.jobs.local_data import LocalData

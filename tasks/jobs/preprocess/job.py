@@ -10,10 +10,9 @@ import pandas as pd
 import pyarrow as pa
 
 from storage import commits, files, manifest, tables
-from storage.kinds import RAW
+from storage.kinds import RAW, DatasetURI
 from storage.manifest import File, Manifest
 from storage.statistics import PreparedStatistics, SplitRule
-from storage.uri import DatasetURI
 from tasks.images import row_tables
 from tasks.jobs import dataset_parts, events
 from tasks.jobs.local_data import LocalData

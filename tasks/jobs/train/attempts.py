@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from storage import commits, files, manifest
-from storage.kinds import PREPARED
+from storage.kinds import PREPARED, CheckpointURI
 from storage.manifest import Manifest, Parent
 from storage.statistics import CheckpointStatistics, SplitRule
-from storage.uri import URI, CheckpointURI
+from storage.uri import URI
 from tasks.learning import checkpoint, hardware
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
 from tasks.stages import Train

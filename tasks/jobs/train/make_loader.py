@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from storage.kinds import DatasetURI
 from storage.manifest import Manifest
 from storage.statistics import EpochMetrics
-from storage.uri import URI, DatasetURI
+from storage.uri import URI
 from tasks.jobs import dataset_parts
 from tasks.jobs.dataset_parts import Slice
 from tasks.learning import images

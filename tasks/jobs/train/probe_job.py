@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from storage import manifest, tables
-from storage.kinds import EMBEDDINGS
+from storage.kinds import EMBEDDINGS, DatasetURI, EmbeddingsURI
 from storage.manifest import Manifest
 from storage.statistics import EpochMetrics, Resolved
-from storage.uri import URI, DatasetURI, EmbeddingsURI
+from storage.uri import URI
 from tasks.images import embedding_rows
 from tasks.images.embedding_rows import EmbeddedRows
 from tasks.jobs import events

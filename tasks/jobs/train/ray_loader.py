@@ -8,8 +8,8 @@ import torch
 from ray.data import DataIterator, Dataset
 from ray.data.collate_fn import ArrowBatchCollateFn
 
+from storage.kinds import DatasetURI
 from storage.manifest import Manifest
-from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, ray_data
 from tasks.jobs.dataset_parts import Slice
 from tasks.jobs.train.make_loader import tensors

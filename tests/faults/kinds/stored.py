@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import commits, manifest
-from storage.uri import DatasetURI
+from storage.kinds import DatasetURI
 from tests.faults.case import Case, Failed, kind
 from tests.faults.history import is_struck, step_of
 
