@@ -7,6 +7,7 @@ from typing import TypeAlias
 from storage import manifest
 from storage.admin import runs
 from tasks.learning import downloading, recipes, sources, user_code
+from tasks.learning.models import LITE0
 from tasks.planning import data_summary, model_check
 from tasks.planning.audit_request import AuditRequest
 from tasks.planning.model_requests import BatchRequest
@@ -40,7 +41,8 @@ def check_training(plan: Plan, tell: Tell, *, is_thorough: bool = False) -> None
         tell("recipe", "\n".join(textwrap.wrap(settings, _WIDTH)))
         tell("run", _to_do(plan))
     model_check.check_training(plan)
-    is_built = is_thorough or (plan.needs_ray and user_code.is_reference(plan.recipe.model))
+    is_other = plan.recipe.has_probe and plan.recipe.model != LITE0  # which may have a head that no probe fits
+    is_built = is_thorough or (plan.needs_ray and (is_other or user_code.is_reference(plan.recipe.model)))
     tell("model", model_check.check_model(plan) if is_built else plan.recipe.model)
 
 

@@ -30,6 +30,8 @@ from tasks.resources import devices, scaling
 
 By = Literal["image", "folder", "camera", "day"]
 _NOT_RECORDED = "not recorded"
+_FIT_AT_ONCE = 2**28
+"""Most numbers of the embeddings that are fitted at once; a fit takes 20 bytes for each."""
 _TOLERANCE = 1e-4
 """Relative residual of a step that only ranks."""
 
@@ -139,7 +141,8 @@ def measure(
     groups = groups.dropna(axis="columns", how="all").iloc[list(chosen)]
     kept = [group_of_row != group for group in groups.index]
     with threadpool_limits(1):  # else a fit that is done gives its threads to the others
-        fits = process.in_threads(retraining.fit, kept, threads=threads)
+        at_once = max(1, min(threads, _FIT_AT_ONCE // retraining.train.vectors.size))
+        fits = process.in_threads(retraining.fit, kept, threads=at_once)
         console = Console(stderr=True)
         done = list(track(fits, "retraining", total=len(kept), console=console, transient=True))
     before, *after = map(retraining.scores, [fitted, *done], [everyone, *kept])

@@ -44,8 +44,7 @@ class Classifier(nn.Module):
         logits = self._checked(self.backbone(images_BCHW), images_BHWC)
         if self.probe is None or self.spec.fine_tuned_temperature is None:
             return logits
-        both = (logits.float() / self.spec.fine_tuned_temperature, self.probe(images_BCHW).float())
-        return torch.logaddexp(*(one.log_softmax(1) for one in both)) - math.log(2)
+        return averaged(logits.float() / self.spec.fine_tuned_temperature, self.probe(images_BCHW).float())
 
     def _checked(self, logits: object, images_BHWC: Tensor) -> Tensor:
         wanted = (images_BHWC.shape[0], len(self.spec.classes))  # `len` would fix the size of a batch for torch.export
@@ -65,6 +64,11 @@ class Classifier(nn.Module):
         """Return the images as the backbone takes them: floats, BCHW."""
         images_BCHW = images_BHWC.permute(0, 3, 1, 2).to(torch.float32)
         return (images_BCHW - self.mean) / self.std
+
+
+def averaged(*logits_NK: Tensor) -> Tensor:
+    """Return the logarithms of the averaged probabilities of two models."""
+    return torch.logaddexp(*(one.log_softmax(1) for one in logits_NK)) - math.log(2)
 
 
 def resolve_precision(asked: str, device: torch.device, model: nn.Module) -> str:
@@ -165,7 +169,7 @@ def linear_head(model: Classifier) -> nn.Linear:
     if not isinstance(layer, nn.Linear) or layer.bias is None:
         raise ValueError(
             f"embeddings: the head {head!r} of model {model.spec.model} must end in a linear layer with a bias; use "
-            "another model, or training=finetune, which needs none"
+            "another model, or --set training.kind=finetune with --set ensemble=none, which needs none"
         )
     return layer
 

@@ -17,6 +17,7 @@ from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.choices import Assignment
 from tasks.learning.checkpoint import WrongResume
+from tasks.learning.models import LITE0
 from tasks.resources import scaling
 from tasks.resources.scaling import Scale
 from tasks.stages import Train
@@ -43,6 +44,8 @@ def run(spec: JobSpec[Train], data: LocalData) -> None:
         _probe_job().train(stage, prepared, attempts.new_attempt(stage.scratch), threads=threads)
         attempts.finish(stage, prepared, started=started, loader="embeddings")
         return
+    if stage.embeddings and stage.recipe.model != LITE0:  # whose head is known
+        _probe_job().check_head(stage, prepared)
     scale = _scale(spec) if data.is_ray else None
     loader = choices.choose_loader(stage, prepared, workers=scale.workers if scale else 1)
     attempt = attempts.new_attempt(stage.scratch)

@@ -19,13 +19,13 @@ from tasks.jobs.train import attempts
 from tasks.learning import checkpoint, hardware, images, probe, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS, Meta
 from tasks.learning.epoch_metrics import choose_class_weights
-from tasks.learning.modeling import Classifier, fit_temperature, linear_head
+from tasks.learning.modeling import Classifier, averaged, fit_temperature, linear_head
 from tasks.learning.probe import Probe
 from tasks.stages import Train
 
 ENSEMBLE_TEMPERATURE = 2 / 3
 """Of averaged probabilities without validation rows: an average is less sure than it could be (docs/fine-tuning.md)."""
-_MOST_ROWS = 500
+_MOST_ROWS = 200
 """Validation rows that the temperature of an ensemble is fitted to."""
 _BATCH = 64
 """Of these rows."""
@@ -73,6 +73,13 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
     checkpoint.write(attempt.child("epoch-0001"), meta, content)
 
 
+def check_head(stage: Train, prepared: Manifest) -> None:
+    """Raise `ValueError`, before the training, for a model that a probe cannot be fitted to."""
+    linear_head(
+        Classifier(training_state.model_of(stage.recipe.model, prepared, initial=stage.initial, weights=stage.weights))
+    )
+
+
 def average(stage: Train, prepared: Manifest, weights: bytes, meta: Meta, *, threads: int) -> tuple[bytes, Meta]:
     """Return `weights` and `meta` of a fine-tuned model with a probe of `stage` as its second backbone.
 
@@ -84,29 +91,35 @@ def average(stage: Train, prepared: Manifest, weights: bytes, meta: Meta, *, thr
         head.weight.div_(fitted.temperature)
         head.bias.div_(fitted.temperature)
     second = {f"probe.{name}": tensor.contiguous() for name, tensor in fitted.model.backbone.state_dict().items()}
-    both = safetensors.torch.load(weights) | second
+    tuned = safetensors.torch.load(weights)
     spec = dataclasses.replace(meta.model, temperature=1.0, fine_tuned_temperature=meta.model.temperature)
-    ensemble = Classifier(spec)
-    ensemble.load_state_dict(both)
-    temperature = fit_temperature(*_validated(ensemble.eval(), stage.prepared, prepared), usual=ENSEMBLE_TEMPERATURE)
+    of_probe = embedding_rows.read(fitted.embeddings, "validation")
+    labels, logits = of_probe.labels[:_MOST_ROWS], fitted.probe.logits(of_probe.vectors[:_MOST_ROWS])
+    backbone = Classifier(meta.model)
+    backbone.load_state_dict(tuned)
+    both = (
+        _validated(backbone.eval(), stage.prepared, prepared) / meta.model.temperature,
+        torch.from_numpy(logits).float() / fitted.temperature,
+    )
+    temperature = fit_temperature(averaged(*both), torch.tensor(labels), usual=ENSEMBLE_TEMPERATURE)
     spec = dataclasses.replace(spec, temperature=round(float(temperature), 6))
     used = tuple(dict.fromkeys(meta.hardware + fitted.hardware))
-    return safetensors.torch.save(both), meta.model_copy(update={"model": spec, "hardware": used})
+    return safetensors.torch.save(tuned | second), meta.model_copy(update={"model": spec, "hardware": used})
 
 
 @torch.inference_mode()
-def _validated(model: Classifier, uri: DatasetURI, prepared: Manifest) -> tuple[Tensor, Tensor]:
-    """Return logits and labels of the first validation rows; one thread, so that the number of cores changes no bit."""
-    logits, labels, threads = list[Tensor](), list[Tensor](), torch.get_num_threads()
+def _validated(model: Classifier, uri: DatasetURI, prepared: Manifest) -> Tensor:
+    """Return the logits of the first validation rows; one thread, so that the number of cores changes no bit."""
+    logits, left, threads = list[Tensor](), _MOST_ROWS, torch.get_num_threads()
     torch.set_num_threads(1)
     for file in prepared.split("validation"):
-        if (left := _MOST_ROWS - sum(map(len, labels))) <= 0:
-            break
-        pixels, of_rows = images.to_arrays(tables.read_part(uri, file).slice(0, left), model.spec.image_shape)
-        logits += [model(torch.from_numpy(few.copy())) for few in np.split(pixels, range(_BATCH, len(pixels), _BATCH))]
-        labels.append(torch.tensor(of_rows))
+        table = tables.read_part(uri, file).slice(0, left)
+        for start in range(0, len(table), _BATCH):
+            pixels, _ = images.to_arrays(table.slice(start, _BATCH), model.spec.image_shape)
+            logits.append(model(torch.from_numpy(pixels.copy())))
+        left -= len(table)
     torch.set_num_threads(threads)
-    return torch.cat(logits), torch.cat(labels)
+    return torch.cat(logits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
