@@ -14,7 +14,9 @@ import pytest
 
 from flows.cli import app
 from storage import champions, failpoints, files, registry, uses
+from storage.admin import forgetting
 from storage.kinds import EMBEDDINGS, EXPORT, REPORT, CheckpointURI, EmbeddingsURI
+from storage.manifest import Damaged
 from storage.uri import Root
 from tasks.images import embedding_rows
 from tasks.learning import decode
@@ -199,3 +201,30 @@ def test_root_in_use_and_champion_that_began_with_another_are_refused(
     assert {path for path in committed.listing(copy) if not path.startswith("runs/")} == {
         path for path in before if not path.startswith("runs/")
     }
+
+
+@pytest.mark.parametrize("state", ["replacing", "deleting"])
+def test_champions_count_as_they_are_when_the_command_continues(
+    copy: Root, photos: Path, capsys: pytest.CaptureFixture[str], state: Any
+) -> None:
+    image, (model,) = photos.parent / "5.png", champions.registered_models(copy)
+    old = f"checkpoints/{champions.require_champion(copy, model).name}"
+    sha256 = hashlib.sha256(image.read_bytes()).hexdigest()
+    forgetting.write(copy, forgetting.Certificate(sha256=sha256, state=state, champions={model: old}))
+    if state == "deleting":
+        before = committed.listing(copy)
+        forget(copy, image, code=2)
+        assert f"the champion of {model} was made" in capsys.readouterr().err and committed.listing(copy) == before
+    by_hand = CheckpointURI(committed.result(copy, "checkpoint", "by-hand"))
+    champions.promote(copy, by_hand, name=model)
+    done = forget(copy, image)
+    assert done["state"] == "done" and old in done["deleted"] and files.children(by_hand.parent) == [by_hand.name]
+    assert done["replaced"] == ({old: f"checkpoints/{by_hand.name}"} if state == "replacing" else {})
+
+
+def test_result_whose_parent_is_gone_is_refused_unless_forget_deleted_that(tmp_path: Path) -> None:
+    model = committed.run(root := Root(str(tmp_path)), "any")
+    files.remove(model.prepared)
+    with pytest.raises(Damaged, match=rf"{model.prepared}, of which .* was made, is gone; restore it, or delete"):
+        forgetting.results(root)
+    assert model.checkpoint in {folder.uri for folder in forgetting.results(root, deleted=[model.prepared])}

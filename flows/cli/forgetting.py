@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flows.cli import preflight, start
 from flows.cli.options import ForgetOptions, RunOptions
@@ -17,7 +17,7 @@ from storage.admin import forgetting
 from storage.admin.catalog import Folder, made_from
 from storage.admin.forgetting import Certificate
 from storage.kinds import EXPORT, KINDS, RAW, CheckpointURI, DatasetURI
-from storage.uri import Root, parse_root
+from storage.uri import URI, Root, parse_root
 from storage.uses import FORGETTING
 from tasks.export import export
 from tasks.images import traces
@@ -50,9 +50,9 @@ def forget(options: ForgetOptions) -> int:
         return _show(work, as_json=options.as_json)
     if certificate.state == "replacing":
         certificate = _replace(work, options)
-    if certificate.state == "deleting":
+    if certificate.state != "done":
         with exits.refused_if_invalid():
-            forgetting.check_no_run(root, now=access.check_writable(root))
+            certificate = _list_deleted(root, certificate)
         forgetting.delete(root, certificate.deleted)
         ended = {"state": "done", "finished": datetime.datetime.now(datetime.UTC)}
         certificate = forgetting.write(root, certificate.model_copy(update=ended))
@@ -102,37 +102,46 @@ def _image(word: str) -> tuple[str, bytes]:
 
 def _find(root: Root, certificate: Certificate, *, content: bytes = b"") -> tuple[Traces, list[Folder]]:
     """Return the traces of the image, and all results that were made of it, each before what it was made from."""
-    folders = forgetting.results(root)
+    deleted = {root.child(name) for name in certificate.deleted}
+    folders = forgetting.results(root, deleted=deleted)
     raws = dict.fromkeys(
         folder.parents.get("raw", folder.uri)
         for folder in folders
         if folder.kind == RAW.name or "raw" in folder.parents
     )
     pixels = [bytes.fromhex(digest) for digest in certificate.pixels]
-    found = traces.find([*map(DatasetURI, raws)], {certificate.sha256, *certificate.files}, pixels, content=content)
-    datasets = {DatasetURI(uri) for uri in found.rows["dataset"].unique()}  # pandas keeps plain texts
-    family = [folder for folder in folders if folder.uri in datasets] + made_from(folders, datasets)
+    datasets = [DatasetURI(uri) for uri in raws if manifest.is_committed(uri)]
+    found = traces.find(datasets, {certificate.sha256, *certificate.files}, pixels, content=content)
+    made = deleted.union(map(URI, found.rows["dataset"].unique()))  # pandas keeps plain texts
+    family = [folder for folder in folders if folder.uri in made] + made_from(folders, made)
     order = [*reversed(KINDS)]
     return found, sorted(family, key=lambda folder: order.index(folder.kind))
 
 
 def _begin(root: Root, before: Certificate, found: Traces, family: Sequence[Folder]) -> Certificate:
     """Return the certificate with all that is to be done, also by an earlier command."""
-    champions = {name: reference.of(champion, root=root) for name, champion in _champions(root, family).items()}
+    current = _champions(root, [folder.uri for folder in family])
+    champions = {name: reference.of(champion, root=root) for name, champion in current.items()}
+    replaced = {
+        old: reference.of(latest.champion, root=root)
+        for name, old in before.champions.items()
+        if name not in champions and (latest := registry.latest(root, name)) and latest.champion
+        if not (latest.withdraws and latest.gate)  # by hand: the decision is not that of an interrupted `forget`
+    } | before.replaced
     update = {
         "files": tuple(sorted(found.files)),
         "pixels": tuple(sorted(digest.hex() for digest in found.pixels)),
         "state": "replacing",
         "champions": before.champions | champions,
-        "replaced": {old: new for old, new in before.replaced.items() if old not in champions.values()},
+        "replaced": {old: new for old, new in replaced.items() if old not in champions.values()},
         "finished": None,
     }
     return before.model_copy(update=update)
 
 
-def _champions(root: Root, family: Sequence[Folder]) -> dict[str, CheckpointURI]:
-    """Return the champions in `family`, by registered model."""
-    names = {folder.uri.name for folder in family}
+def _champions(root: Root, uris: Iterable[URI]) -> dict[str, CheckpointURI]:
+    """Return the champions among `uris`, by registered model."""
+    names = {uri.name for uri in uris}
     current = {name: registry.champion(root, name) for name in champions.registered_models(root)}
     return {name: champion for name, champion in current.items() if champion and champion.name in names}
 
@@ -154,7 +163,7 @@ def _check_removed(plan: Plan, found: Traces, sha256: str, *, ingests: bool) -> 
 
 
 def _replace(work: _Work, options: ForgetOptions) -> Certificate:
-    """Replace each champion and its exports; return the certificate with what is to be deleted then."""
+    """Replace each champion and its exports; return the certificate with what replaced them."""
     root, certificate = work.root, forgetting.write(work.root, work.certificate)
     for plan in work.plans:
         with contextlib.redirect_stdout(sys.stderr) if options.as_json else contextlib.nullcontext():
@@ -171,12 +180,21 @@ def _replace(work: _Work, options: ForgetOptions) -> Certificate:
         new = {certificate.champions[plan.registered_model]: reference.of(champion, root=root)}
         changes = {"replaced": certificate.replaced | new}
         certificate = forgetting.write(root, certificate.model_copy(update=changes))
+    return certificate
+
+
+def _list_deleted(root: Root, certificate: Certificate) -> Certificate:
+    """Record all that is to be deleted; raise `ValueError` if a run is active, or if a champion is among it."""
+    forgetting.check_no_run(root, now=access.check_writable(root))
     _, family = _find(root, certificate)
-    if names := _champions(root, family):
-        raise RuntimeError(f"the champion of {', '.join(names)} was made of the image meanwhile")
-    deleted = {reference.of(folder.uri, root=root): folder.manifest.digest for folder in family if folder.manifest}
-    update = {"state": "deleting", "deleted": certificate.deleted | deleted}
-    return forgetting.write(root, certificate.model_copy(update=update))
+    left = {reference.of(folder.uri, root=root): folder.manifest.digest for folder in family if folder.manifest}
+    deleted = certificate.deleted | left
+    if names := _champions(root, map(root.child, deleted)):
+        raise ValueError(
+            f"FILE: the champion of {', '.join(names)} was made of the image meanwhile; promote another with: "
+            "data-to-model promote URI, then run the same command again"
+        )
+    return forgetting.write(root, certificate.model_copy(update={"state": "deleting", "deleted": deleted}))
 
 
 def _show(work: _Work, *, as_json: bool) -> int:

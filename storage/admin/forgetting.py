@@ -1,6 +1,6 @@
 """Forgetting an image: the certificate of it, and the deletion of all that was made of the image, whatever its age."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ValidationError
@@ -60,13 +60,18 @@ def write(root: Root, certificate: Certificate) -> Certificate:
     return certificate
 
 
-def results(root: Root) -> list[Folder]:
-    """Return all results below `root`; raise `Damaged` if it is unknown of what one was made."""
+def results(root: Root, *, deleted: Collection[URI] = ()) -> list[Folder]:
+    """Return all results below `root`; raise `Damaged` if it is unknown of what one was made.
+
+    Parents that are `deleted` may be gone.
+    """
     folders = catalog.read_folders(catalog.list_folders(root, KINDS))
     problems = [folder.damage for folder in folders if folder.damage]
-    for folder in (folder for folder in folders if "raw" in folder.parents):
-        if not manifest.is_committed(raw := folder.parents["raw"]):
-            problems.append(f"{raw}, of which {folder.uri} was made, is gone; restore it, or delete that result")
+    present = {uri.name for uri in deleted} | {folder.uri.name for folder in folders if folder.manifest}
+    for folder in folders:
+        parents = [uri for role, uri in folder.parents.items() if role not in ("files", "weights")]
+        if gone := [uri for uri in parents if uri.name not in present and not manifest.is_committed(uri)]:
+            problems.append(f"{gone[0]}, of which {folder.uri} was made, is gone; restore it, or delete that result")
     if problems:
         raise Damaged(f"{problems[0]}; nothing is forgotten until this is fixed")
     return [folder for folder in folders if folder.manifest]
