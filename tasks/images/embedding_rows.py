@@ -14,6 +14,7 @@ from storage import commits, manifest, tables
 from storage.kinds import EMBEDDINGS, DatasetURI, EmbeddingsURI
 from storage.manifest import File
 from tasks.images import row_tables
+from tasks.learning import images
 
 DIGEST = 16
 """Bytes of an image's digest."""
@@ -136,7 +137,9 @@ def write_pairs(uri: EmbeddingsURI, pairs: np.ndarray) -> File:
 
 
 def groups_of_files(uri: EmbeddingsURI) -> dict[tuple[str, int | None], int]:
-    """Return the group of each image by its file, and for Parquet the row in it."""
+    """Return the group of each image by its file, and for Parquet the row in it; refuse if nobody looked for pairs."""
+    if manifest.load(uri).statistics_of(EMBEDDINGS).near_duplicates is None:
+        raise ValueError(images.TOO_MANY)
     rows = read(uri)
     named = row_tables.with_files(pd.DataFrame({"split": rows.splits, "id": rows.ids}), rows.dataset)
     return dict(zip(zip(named["file"], named["row"], strict=True), rows.groups().tolist(), strict=True))

@@ -130,6 +130,7 @@ def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
             f"store must be pixels for Parquet files, got 'files' for {uri}; use --set store=pixels "
             "without crop_scale and color_jitter, or give the images as files"
         )
+    _check_compared(recipe, len(listed.files))
     folders = (below_class(file.path, listed.classes[file.label]) for file in listed.files if file.label is not None)
     if recipe.split.group == "folder" and not any(folders):
         raise ValueError(
@@ -173,11 +174,32 @@ def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
                 f"--set: {field} is {value} in --data {uri}, got {requested}; omit it, or give the folder of the "
                 "images themselves"
             )
+    split = dataclasses.replace(recipe.split, group=_group_of(uri, raw, recipe))
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **fixed), split=split)
+    _check_compared(recipe, raw.num_rows("train", "test"))
     return TrainingData(
-        recipe=dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **fixed)),
+        recipe=recipe,
         default_model=champions.default_of_raw(uri, raw),
         raw=uri,
     )
+
+
+def _group_of(uri: DatasetURI, raw: manifest.Manifest, recipe: Recipe) -> Any:
+    """Return the group that an existing raw dataset was made with if it decided the test rows, else the requested."""
+    requested, own = recipe.split.group, raw.parameters.get("group", "none")
+    if "test_fraction" not in raw.parameters and requested != "folder":
+        return requested
+    if requested not in (own, "none"):
+        raise ValueError(
+            f"--set: group is {own} in --data {uri}, got {requested}; give the folder of the images themselves"
+        )
+    return own
+
+
+def _check_compared(recipe: Recipe, count: int) -> None:
+    """Raise `ValueError` if these are too many images to look for near duplicates among them, as requested."""
+    if recipe.split.group == "near-duplicates" and count > images.MOST_COMPARED:
+        raise ValueError(images.TOO_MANY)
 
 
 def _check_shift(recipe: Recipe, *, side: int) -> None:

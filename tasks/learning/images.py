@@ -14,6 +14,11 @@ _PART_BYTES = 64 * 2**20
 _ENCODED_PART_BYTES = 16 * 2**20
 """Most bytes of a part of encoded images: one task decodes a part, so that there must be parts for many CPUs."""
 _MIN_PARTS = 4
+MOST_COMPARED = 50_000
+"""Most images among which near duplicates are looked for: the time grows with the square of their number."""
+TOO_MANY = (
+    f"group=near-duplicates compares at most {MOST_COMPARED:,} images of your own; use group=folder or group=none"
+)
 FILES = "files"
 """Value of `store` of images that are stored as their files' bytes."""
 

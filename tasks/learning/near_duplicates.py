@@ -6,7 +6,7 @@ then exactly by Gauss-Newton steps (Lucas and Kanade 1981). What both show must 
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -18,8 +18,6 @@ from storage import process
 
 SIDE = 64
 """Pixels per side of the gray pictures that are compared."""
-MOST_IMAGES = 50_000
-"""Most images that are compared with each other: the time grows with the square of their number."""
 _NEIGHBORS = 5
 """Pairs that an image proposes, by its embedding and by its tiny picture in each turn."""
 _LEAST_COSINE = 0.5
@@ -41,6 +39,8 @@ _SCALES = (1.0, 0.9, 0.8)
 _STEPS = 8
 _AT_ONCE = 128
 """Gauss-Newton steps, and pairs that are compared at a time."""
+_COSINES = 2**22
+"""Cosines in the memory of a thread, about: with the order of each row, 48 MiB."""
 _UPRIGHT = [[[x, 0.0], [0.0, y]] for x in (1.0, -1.0) for y in (1.0, -1.0)]
 _TURNS = torch.tensor(_UPRIGHT + [rows[::-1] for rows in _UPRIGHT])
 """The eight turns and reflections of a square, the first one none of them; float32 (8, 2, 2)."""
@@ -55,7 +55,13 @@ def shrink(pixels_NHWC: np.ndarray) -> np.ndarray:
     return np.asarray(small[:, 0].round().clamp(0, 255).to(torch.uint8).numpy())
 
 
-def find_pairs(directions: np.ndarray, small: np.ndarray, *, threads: int) -> tuple[np.ndarray, np.ndarray]:
+def find_pairs(
+    directions: np.ndarray,
+    small: np.ndarray,
+    *,
+    threads: int,
+    progress: Callable[[str, int, int], object] = lambda *_: None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return near duplicates as sorted pairs of row numbers (P, 2), the smaller one first, and their distances (P,).
 
     The distance is 0 for equal details, and at most 0.15. Of many images that are all alike, each is paired with some.
@@ -64,13 +70,21 @@ def find_pairs(directions: np.ndarray, small: np.ndarray, *, threads: int) -> tu
         directions: Embedding of each row, scaled to length 1, float32 (N, dimensions).
         small: What `shrink` gives for the rows.
         threads: Number of threads; it changes no result.
+        progress: Gets what is counted, how much of it is done, and the total.
     """
+    proposed, details = list[np.ndarray](), list[np.ndarray]()
     with threadpool_limits(1):  # of a product of matrices: it changes no bit
-        pairs = np.unique(np.concatenate(list(_proposed(directions, small, threads))), axis=0)
+        for found in _proposed(directions, small, threads):
+            proposed.append(found)
+            progress("searches for near duplicates", len(proposed), 1 + len(_TURNS))
+    pairs = np.unique(np.concatenate(proposed), axis=0)
     chunks = np.split(pairs, range(_AT_ONCE, len(pairs), _AT_ONCE))
-    details = np.concatenate(list(process.in_threads(functools.partial(_details, small), chunks, threads=threads)))
-    is_near = details >= _LEAST_DETAIL
-    return pairs[is_near], 1 - details[is_near]
+    for found in process.in_threads(functools.partial(_details, small), chunks, threads=threads):
+        details.append(found)
+        progress("pairs compared", min(len(details) * _AT_ONCE, len(pairs)), len(pairs))
+    correlations = np.concatenate(details)
+    is_near = correlations >= _LEAST_DETAIL
+    return pairs[is_near], 1 - correlations[is_near]
 
 
 def _proposed(directions: np.ndarray, small: np.ndarray, threads: int) -> Iterator[np.ndarray]:
@@ -84,16 +98,19 @@ def _proposed(directions: np.ndarray, small: np.ndarray, threads: int) -> Iterat
 
 
 def _neighbors(queries: np.ndarray, others: np.ndarray, *, least: float, threads: int) -> np.ndarray:
+    size = max(16, _COSINES // len(others))
+
     def of_block(start: int) -> np.ndarray:
-        cosines = queries[start : start + 1024] @ others.T
-        rows = np.arange(len(cosines))
-        cosines[rows, start + rows] = -1
+        distances = queries[start : start + size] @ others.T
+        np.negative(distances, out=distances)
+        rows = np.arange(len(distances))
+        distances[rows, start + rows] = 1
         count = min(_NEIGHBORS, len(others))
-        best = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
-        row, number = np.nonzero(np.take_along_axis(cosines, best, 1) >= least)
+        best = np.argpartition(distances, count - 1, axis=1)[:, :count]
+        row, number = np.nonzero(np.take_along_axis(distances, best, 1) <= -least)
         return np.sort(np.stack([start + row, best[row, number]], axis=1), axis=1)
 
-    return np.concatenate(list(process.in_threads(of_block, range(0, len(queries), 1024), threads=threads)))
+    return np.concatenate(list(process.in_threads(of_block, range(0, len(queries), size), threads=threads)))
 
 
 @torch.inference_mode()

@@ -12,16 +12,17 @@ from storage import manifest, tables
 from storage.kinds import EMBEDDINGS, EmbeddingsURI
 from storage.statistics import PAIR_KINDS, NearDuplicates, PairKind
 from tasks.embed import embed
-from tasks.images import row_tables
+from tasks.images import embedding_rows, row_tables
 from tasks.ingest import ingest
 from tasks.jobs.errors import JobFailed
-from tasks.learning import recipes
+from tasks.learning import images, recipes
 from tasks.learning.recipes import Split
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
 from tasks.report_page import pictures
 from tasks.runners.runner import InProcessRunner
+from tests import committed
 from tests.ingested import prepared
 
 NUM = 20
@@ -112,7 +113,7 @@ def test_planted_copies_are_found_listed_by_kind_and_shown_and_hardly_any_others
     assert one.shape == (64, 64, 3) and np.abs(one - other).mean() < 12, "the images of this pair"
 
 
-def test_group_stays_in_one_split_if_requested_also_of_an_existing_raw_dataset(tmp_path: Path) -> None:
+def test_group_stays_in_one_split_if_requested_and_the_raw_dataset_decides_it(tmp_path: Path) -> None:
     planted = write(tmp_path / "photos", has_splits=False)
     usual, grouped = planned(tmp_path), planned(tmp_path, "split.group=near_duplicates")
     before, after = (found(embedded(plan)) for plan in (usual, grouped))
@@ -121,11 +122,14 @@ def test_group_stays_in_one_split_if_requested_also_of_an_existing_raw_dataset(t
     assert sum(split[first] != split[second] for first, second in planted) <= 0.05 * len(planted)
     others = split.keys() - {path for pair in planted for path in pair}
     assert sum(split[path] == of_before[path] for path in others) >= 0.95 * len(others), "single images stay"
-    later = planned(tmp_path, "split.group=near_duplicates", data=usual.preprocess.raw)
-    prepared(later)
-    learned = {path: side for path, side in sides(later).items() if side != "test"}
-    both = [pair for pair in planted if learned.keys() >= set(pair)]
-    assert sum(learned[first] != learned[second] for first, second in both) <= 0.05 * len(both)
+    assert planned(tmp_path, data=grouped.preprocess.raw).recipe.split == grouped.recipe.split
+    for plan, own, other in (
+        (usual, "none", "folder"),
+        (usual, "none", "near-duplicates"),
+        (grouped, "near", "folder"),
+    ):
+        with pytest.raises(ValueError, match=f"--set: group is {own}.* in --data .*, got {other}; give the folder of"):
+            planned(tmp_path, f"split.group={other}", data=plan.preprocess.raw)
 
 
 def test_files_of_one_folder_stay_in_one_split_whatever_comes_to_them(tmp_path: Path) -> None:
@@ -161,6 +165,18 @@ def test_groups_that_cannot_be_found_are_refused_before_the_work(
         photos(1)[0].save(tmp_path / "photos" / name)
     with pytest.raises(ValueError, match=message):
         planned(tmp_path, f"group={group}", f"start={start}")
+
+
+def test_near_duplicates_of_too_many_images_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "photos", has_splits=False)
+    monkeypatch.setattr(images, "MOST_COMPARED", 8 * NUM - 1)
+    planned(tmp_path)
+    with pytest.raises(ValueError, match="group=near-duplicates compares at most 50,000 images"):
+        planned(tmp_path, "group=near-duplicates")
+    uri = EmbeddingsURI(f"{tmp_path}/root/embeddings/photos-0123456789ab")
+    committed.commit(uri, "embeddings")
+    with pytest.raises(ValueError, match="group=near-duplicates compares at most 50,000 images"):
+        embedding_rows.groups_of_files(uri)
 
 
 def test_tasks_alone_refuse_near_duplicates_without_embeddings(tmp_path: Path) -> None:

@@ -73,6 +73,13 @@ def test_copies_of_photos_are_found_and_no_other_pairs(copy: Callable[[int, int]
     assert len(pairs) >= len(PLACES) - 1
 
 
+def test_size_of_blocks_changes_no_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, own = [window(*place) for place in PLACES] * 3, np.eye(len(PLACES), dtype=np.float32)
+    pairs = pairs_of(images, np.concatenate([own] * 3))
+    monkeypatch.setattr(near_duplicates, "_COSINES", 1)
+    assert pairs_of(images, np.concatenate([own] * 3)) == pairs and len(pairs) == 3 * len(PLACES)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_images_without_a_likely_pair_are_no_pairs(count: int) -> None:
     assert pairs_of([window(*place) for place in PLACES[:count]], np.eye(count, dtype=np.float32)) == set()

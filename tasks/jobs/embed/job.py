@@ -45,7 +45,6 @@ def run(spec: JobSpec[Embed], data: LocalData) -> None:
     """
     with gc_paused():  # they import torch
         from tasks.jobs.embed import near_duplicates
-        from tasks.learning.near_duplicates import MOST_IMAGES
         from tasks.learning.training_state import model_of
 
     started, stage = time.monotonic(), spec.stage
@@ -66,7 +65,7 @@ def run(spec: JobSpec[Embed], data: LocalData) -> None:
     listed, alike = [part.file for part in done], None
     (_, raw) = row_tables.raw_of(stage.dataset) or (None, None)
     is_to_learn = raw and "listing" in raw.parameters and raw.num_rows("train")  # the user's own images
-    if is_to_learn and total <= MOST_IMAGES:
+    if is_to_learn and total <= images.MOST_COMPARED:
         rows = embedding_rows.read_parts(stage.target, listed, dataset=stage.dataset, classes=model.classes)
         pairs, alike = near_duplicates.find(rows, threads=spec.threads or scaling.cores_here())
         listed.append(embedding_rows.write_pairs(stage.target, pairs))

@@ -10,7 +10,7 @@ from storage.manifest import File
 from storage.statistics import PAIR_KINDS, NamedRow, NearDuplicates, Pair, PairKind
 from tasks.images import embedding_rows, row_tables
 from tasks.images.embedding_rows import EmbeddedRows
-from tasks.jobs import dataset_parts
+from tasks.jobs import dataset_parts, events
 from tasks.jobs.preprocess.job import SPLITS
 from tasks.learning import images, near_duplicates
 
@@ -24,7 +24,7 @@ def find(rows: EmbeddedRows, *, threads: int) -> tuple[np.ndarray, dict[PairKind
     """Return near duplicates as row numbers (P, 2); and their number and the most alike of each kind."""
     by_content = pc.sort_indices(rows.digests).to_numpy()  # the order of the rows decides nothing
     directions, small = embedding_rows.directions(rows.vectors[by_content]), _small(rows.dataset)[by_content]
-    pairs, distances = near_duplicates.find_pairs(directions, small, threads=threads)
+    pairs, distances = near_duplicates.find_pairs(directions, small, threads=threads, progress=events.progress)
     pairs = np.sort(by_content[pairs], axis=1)
     across_splits, across_classes = (
         np.diff(values[pairs])[:, 0] != 0 for values in (rows.splits == "test", rows.labels)

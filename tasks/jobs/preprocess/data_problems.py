@@ -10,6 +10,7 @@ from storage.statistics import PairKind, PreparedStatistics
 from storage.terminal import count
 from tasks.jobs import events
 from tasks.learning.epoch_metrics import IMBALANCE
+from tasks.learning.images import MOST_COMPARED
 
 _CLASSES_NAMED = 5
 _LEAK: PairKind = "across train and test"
@@ -99,7 +100,7 @@ def of_near_duplicates(raw: Manifest, embedded: Manifest | None) -> Iterator[Dat
     near = embedded.statistics_of(EMBEDDINGS).near_duplicates if embedded else None
     if near is None:
         if "listing" in raw.parameters:
-            why = "more than 50,000 images" if embedded else "there are no embeddings"
+            why = f"more than {MOST_COMPARED:,} images" if embedded else "there are no embeddings"
             yield DataProblem(summary=f"no search for near duplicates: {why}", is_minor=True)
         return
     for kind, consequence in _NEAR_DUPLICATES.items():
