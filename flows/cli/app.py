@@ -225,8 +225,8 @@ def value(options: ValueOptions) -> int:
     """List the training images that cost a probe most: without them, its test metric is better.
 
     A Newton step ranks all images; without each of the first ones the probe is fitted again. Points
-    and loss are what a run without the image gives, minus those now. At last all that cost
-    anything are left out together.
+    and loss are what a run without the image gives, minus the values now. Finally all listed
+    images that raise the test loss are left out together.
     """
     from flows.cli.value import value
 

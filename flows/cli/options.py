@@ -201,8 +201,8 @@ class PredictOptions(TableOptions, FlowOptions):
         float | None,
         typer.Option(
             metavar="DISTANCE",
-            help="leave the class empty in --csv where the image is farther from all of the model's own, such as 0.4, "
-            "and count these images apart; the report shows distances (default: every image gets a class)",
+            help="leave the class empty in --csv where the image is farther from all training and validation images, "
+            "such as 0.4, and count these images apart; the report shows distances (default: every image gets a class)",
         ),
     ] = None
     no_drift: Annotated[
@@ -266,7 +266,7 @@ class ValueOptions(TableOptions, StorageOptions):
     count: Count = 20
     by: Annotated[
         Literal["image", "folder", "camera", "day"],
-        typer.Option(help="what is left out at a time; folder: that below the class; day: by the EXIF of your files"),
+        typer.Option(help="what is left out at a time; folder: one below the class; day: by the EXIF of your files"),
     ] = "image"
 
 
