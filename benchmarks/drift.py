@@ -35,8 +35,8 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--photos", type=int, default=800, help="photos that are drawn of each folder")
-    given, backbone = parser.parse_args(), embedder()
-    paths = photos_of(given.folders[0], given.photos)
+    options, backbone = parser.parse_args(), embedder()
+    paths = photos_of(options.folders[0], options.photos)
     labels = np.unique([path.parent.name for path in paths], return_inverse=True)[1]
     pixels, half = read(paths), len(paths) // 2
     known = backbone.embeddings(pixels[:half])
@@ -51,11 +51,11 @@ def main() -> None:
     photos, draw = [Image.fromarray(photo) for photo in pixels[half:]], np.random.default_rng(0)
     kinds = {name: rows(np.array([*map(np.asarray, map(change, photos))])) for name, change in _CHANGES.items()}
     test = kinds["as they are"]
-    kinds |= {other.name: rows(read(photos_of(other, half))) for other in given.folders[1:]}
-    print(f"| new photos of {given.folders[0].name} | drift | by distance | by classes |\n|---|---:|---:|---:|")
+    kinds |= {other.name: rows(read(photos_of(other, half))) for other in options.folders[1:]}
+    print(f"| new photos of {options.folders[0].name} | drift | by distance | by classes |\n|---|---:|---:|---:|")
     for name, new in kinds.items():
         found = []
-        for _ in range(given.draws if new is test else given.draws // 10):
+        for _ in range(options.draws if new is test else options.draws // 10):
             order = draw.permutation(len(test))
             one = new.iloc[order[:_NEW]] if len(new) == len(test) else new.sample(_NEW, random_state=draw)
             result = drift.compare(one, test.iloc[order[_NEW:]])

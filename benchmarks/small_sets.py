@@ -35,13 +35,13 @@ def main() -> None:
     parser.add_argument("--photos", nargs="+", type=int, default=[300], help="photos that are drawn of each folder")
     parser.add_argument("--sizes", nargs="+", type=int, default=[128])
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     print(f"| set | {' | '.join(_HEADER)} |\n|---|{'---:|' * len(_HEADER)}", flush=True)
-    for folder in given.folders:
-        for count in given.photos:
-            for size in given.sizes:
-                for recipe in given.recipes:
-                    rows = [measured(folder, count, recipe, size, seed) for seed in range(given.seeds)]
+    for folder in options.folders:
+        for count in options.photos:
+            for size in options.sizes:
+                for recipe in options.recipes:
+                    rows = [measured(folder, count, recipe, size, seed) for seed in range(options.seeds)]
                     values = [f"{mean(column):.3f}" for column in zip(*(row[:-1] for row in rows), strict=True)]
                     num_classes = sum(place.is_dir() for place in folder.iterdir())
                     seconds = f"{mean(row[-1] for row in rows):.0f}"

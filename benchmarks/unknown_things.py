@@ -52,8 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.unknown_things")
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--photos", type=int, default=600, help="photos that are drawn of each folder")
-    given, backbone = parser.parse_args(), embedder()
-    paths = photos_of(given.folders[0], given.photos)
+    options, backbone = parser.parse_args(), embedder()
+    paths = photos_of(options.folders[0], options.photos)
     vectors, names = backbone.embeddings(read(paths)), np.array([path.parent.name for path in paths])
     labels, is_test = np.unique(names, return_inverse=True)[1], np.arange(len(paths)) < 0.3 * len(paths)
     known, test = vectors[~is_test], vectors[is_test]
@@ -64,10 +64,10 @@ def main() -> None:
     kinds = {"right": own[is_right], "wrong": own[~is_right]}
     kinds["a class left out"] = np.concatenate([distances(vectors[labels == label], rest) for label, rest in left_out])
     kinds["noise"] = distances(backbone.embeddings(noise), known)
-    for other in given.folders[1:]:
-        kinds[other.name] = distances(backbone.embeddings(read(photos_of(other, given.photos))), known)
+    for other in options.folders[1:]:
+        kinds[other.name] = distances(backbone.embeddings(read(photos_of(other, options.photos))), known)
     limits = np.quantile(own, (0.99, 0.95, 0.9), method="higher")
-    print(f"| {given.folders[0].name} | images | {' | '.join(f'at most {limit:.3f}' for limit in limits)} |")
+    print(f"| {options.folders[0].name} | images | {' | '.join(f'at most {limit:.3f}' for limit in limits)} |")
     print(f"|---|{'---:|' * 4}")
     for name, values in kinds.items():
         shares = [f"{(values <= limit).mean():.0%}" for limit in limits]

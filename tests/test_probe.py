@@ -14,10 +14,12 @@ import pytest
 from flows.cli import app
 from storage import manifest, tables
 from storage.kinds import CHECKPOINT, EMBEDDINGS, EVALUATION, CheckpointURI, EmbeddingsURI
-from storage.uri import URI
+from storage.uri import URI, Root
 from tasks.images import embedding_rows
 from tasks.learning import inference, probe
 from tasks.learning.modeling import linear_head
+from tasks.planning.make_plan import make_again
+from tasks.resources.needs import Limits
 from tests.image_folder import CLASSES, encoded, picture
 
 SMALL = ("--set", "image_size=32", "--set", "validation_fraction=0.2")
@@ -109,6 +111,9 @@ def test_default_model_averages_a_fine_tuning_and_a_probe(monday: dict[str, Any]
         run(tmp_path / "photos", place / "root", "--set", "epochs=1", *more, recipe="images-finetune")
         for more in ((), ("--set", "ensemble=none"))
     )
+    checkpoint = CheckpointURI(default["uris"]["checkpoint"])
+    again = make_again(checkpoint, root=Root(str(place / "root")), registered_model="x", workers=0, limits=Limits())
+    assert again.train.target == checkpoint, "what it records is what was asked for"
     photos = [str(place / "photos" / name / "3.png") for name in CLASSES]
     models = [inference.load(run["uris"]["checkpoint"]) for run in (default, alone, monday)]
     of_both, *each = (model(photos).numpy() for model in models)

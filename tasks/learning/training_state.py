@@ -56,17 +56,17 @@ def model_of(model: str, dataset: Manifest, *, initial: CheckpointURI | None, we
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields: JSON) -> Callable[[URI], None]:
     """Copy the state after the latest epoch; return a function that writes it to a folder, in any thread.
 
-    `fields` holds more of `Meta`: parameters, resolved, hardware.
+    `fields` holds more of `Meta`: parameters, resolved, hardware, and the recipe as asked for, if not the trainer's.
     """
+    of_run: JSON = {"recipe": trainer.recipe.to_dict()} | fields
     meta = Meta(
         model=dataclasses.replace(trainer.model.spec, temperature=history[-1].temperature),
-        recipe=trainer.recipe.to_dict(),
         prepared=prepared,
         epoch=history[-1].epoch,
         step=history[-1].step,
         history=tuple(history),
         sha256={},
-        **fields,
+        **of_run,
     )
     # Steps change the originals meanwhile. Computing with the tensors is left to this thread: a second one would get
     # OpenMP threads of its own, and with more of them than cores each waits asleep, which makes every step slower.

@@ -83,7 +83,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
         threads=threads,
         workers=context.world_size,
     )
-    fields: JSON = {"parameters": stage.values, "resolved": resolved}
+    fields: JSON = {"parameters": stage.values, "resolved": resolved, "recipe": stage.recipe.to_dict()}
     assert trainer.world_size == context.world_size, "torch.distributed has another number of workers"
     rows = count(loader.num_train_rows(), "training row")
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {rows}")
