@@ -32,7 +32,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"`(--[a-z][a-z0-9-]*)")
 _OF_OTHERS = {
     *("--metrics-export-port", "--object-spilling-directory", "--object-store-memory", "--param", "--rate"),
-    "--shm-size",
+    *("--help", "--shm-size"),
 }
 """Options in the docs that other programs have; options in their commands are not checked."""
 _VARIABLE = re.compile(r"PIPELINE(?:_[A-Z0-9]+)+")
