@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.cli.options import AuditOptions
+from flows.cli.commands import AuditOptions
 from flows.cli.preflight import checked_audit
 from flows.pipeline import prepare
 from tasks.audit import audit as find_suspects

@@ -18,7 +18,8 @@ if __name__ == "__main__":
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.cli.options import RunOptions, described
+from flows.cli.commands import RunOptions
+from flows.cli.options import described
 from flows.cli.preflight import checked
 from storage.kinds import DatasetURI
 from storage.uses import FORGETTING

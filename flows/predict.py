@@ -12,7 +12,8 @@ if __name__ == "__main__":
 
 from prefect import flow
 
-from flows.cli.options import PredictOptions, described
+from flows.cli.commands import PredictOptions
+from flows.cli.options import described
 from flows.cli.preflight import checked_prediction
 from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import flow_options, refused

@@ -13,7 +13,7 @@ import torch
 
 from flows.__main__ import main
 from flows.cli import preflight
-from flows.cli.options import RunOptions
+from flows.cli.commands import RunOptions
 from storage import manifest, registry
 from storage.decision import Decision
 from storage.kinds import CheckpointURI

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pandas as pd
 
 from flows.cli import predictions_csv
-from flows.cli.options import DiffOptions, MistakesOptions
+from flows.cli.commands import DiffOptions, MistakesOptions
 from flows.cli.storage_commands import existing_root
 from storage import exits, kinds, terminal
 from storage.decision import metric_title

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from flows.cli import preflight, start
-from flows.cli.options import ForgetOptions, RunOptions
+from flows.cli.commands import ForgetOptions, RunOptions
 from flows.cli.storage_commands import existing_root
 from storage import access, champions, exits, files, manifest, reference, registry, terminal
 from storage.admin import forgetting

@@ -10,7 +10,8 @@ import pandas as pd
 from rich.console import Console
 
 from flows.cli import console, predictions_csv, preflight
-from flows.cli.options import FlowOptions, NextOptions, PredictOptions, SimilarOptions
+from flows.cli.commands import NextOptions, PredictOptions, SimilarOptions
+from flows.cli.options import FlowOptions
 from storage import exits, manifest, terminal
 from storage.kinds import DatasetURI, EmbeddingsURI
 from storage.manifest import JSON

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 
 from flows.cli.checks import Tell, check_training, check_work
-from flows.cli.options import AuditOptions, FlowOptions, PredictOptions, RecipeOptions, RunOptions
+from flows.cli.commands import AuditOptions, PredictOptions, RunOptions
+from flows.cli.options import FlowOptions, RecipeOptions
 from storage.admin import runs
 from storage.uri import URI, Root, check_name, parse_root
 from tasks.images.option import default_recipe

@@ -10,15 +10,8 @@ from typing import Any
 
 from flows import PROJECT
 from flows.cli import preflight
-from flows.cli.options import (
-    AuditOptions,
-    BackfillOptions,
-    ExportOptions,
-    FlowOptions,
-    PredictOptions,
-    RunOptions,
-    parameter_names,
-)
+from flows.cli.commands import AuditOptions, BackfillOptions, ExportOptions, PredictOptions, RunOptions
+from flows.cli.options import FlowOptions, parameter_names
 from storage import exits, manifest, terminal
 from storage.admin import catalog
 from storage.exits import note, refused_if_invalid

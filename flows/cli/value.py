@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from flows.cli import predictions_csv
-from flows.cli.options import ValueOptions
+from flows.cli.commands import ValueOptions
 from flows.cli.storage_commands import existing_root
 from storage import exits, terminal
 from storage.admin import catalog

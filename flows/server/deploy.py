@@ -16,7 +16,7 @@ from pydantic import ValidationError, create_model
 
 from flows import PROJECT
 from flows.cli import preflight
-from flows.cli.options import RunOptions
+from flows.cli.commands import RunOptions
 from flows.server.temporary_server import check_api, require_named_server
 from storage.admin import catalog
 from storage.exits import refused_if_invalid

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.cli import app, preflight
-from flows.cli.options import RunOptions
+from flows.cli.commands import RunOptions
 from storage.uri import Root
 from tasks.learning import recipes
 from tasks.planning import make_plan

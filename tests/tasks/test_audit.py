@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from flows.cli import app, preflight
-from flows.cli.options import AuditOptions
+from flows.cli.commands import AuditOptions
 from storage import files, manifest
 from storage.kinds import EmbeddingsURI
 from storage.uri import URI, Root

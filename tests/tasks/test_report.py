@@ -12,7 +12,7 @@ from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
 
 from flows.cli import preflight
-from flows.cli.options import RunOptions
+from flows.cli.commands import RunOptions
 from storage import files, manifest
 from storage.kinds import RAW
 from tasks.learning import recipes
