@@ -1,4 +1,4 @@
-"""Measure the CIFAR-10 recipes on one GPU."""
+"""Measure the recipes on one GPU."""
 
 import argparse
 import functools
@@ -7,14 +7,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image
 
+from benchmarks import gpu_photos
 from storage import files, manifest, tables
 from storage.kinds import CHECKPOINT, CheckpointURI, DatasetURI, PredictionsURI
 from storage.statistics import EpochMetrics
@@ -41,55 +43,90 @@ _VIT, _RESNET = "cifar10-vit", "cifar10-resnet18"
 _AIRBENCH = f"{CHECKOUT}/examples/cifar10_airbench.py:cifar10_airbench"
 VARIANTS = {"eager": {}, "graph": {"step": "graph"}, "compiled": {"compile": "true"}}
 """Ways to launch a step; a graph only on a GPU."""
+_DATA = "folder with cifar-10-binary.tar.gz, or with train/CLASS/ and test/CLASS/ of image files"
 
 
 class Bench:
     """A folder to work in, and the images and recipes to measure with."""
 
-    def __init__(self, folder: Path, *, data: Path | None = None, rows: int, settings: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        data: Path | None = None,
+        rows: int,
+        num_predicted: int | None = None,
+        published: Path | None = None,
+        settings: dict[str, str],
+    ) -> None:
         self.root = Root(str(folder / "root"))
-        self.data, self.rows, self.settings = data, rows, settings
-        self.device = torch.device("cuda:0" if settings.get("device", "cuda") == "cuda" else "cpu")
+        self.data, self.rows, self.num_predicted = data, rows, num_predicted or rows
+        self.published, self.settings = published, settings
+        self._device: Literal["cuda", "cpu"] = "cuda" if settings.get("device", "cuda") == "cuda" else "cpu"
+        self.device = torch.device("cuda:0" if self._device == "cuda" else "cpu")
 
     def recipe(self, name: str, **changes: str | int) -> Recipe:
         """The recipe `name` with `changes` and then the settings of the command line."""
         return recipes.override(recipes.load(name), {"device": self.device.type, **changes, **self.settings})
 
     @cached_property
-    def prepared(self) -> DatasetURI:
-        """CIFAR-10's rows, or random ones, as a prepared dataset."""
-        uri = DatasetURI(self.root.child("datasets/raw/cifar10-0123456789ab"))
+    def raw(self) -> DatasetURI:
+        """CIFAR-10's rows, or random ones, as a raw dataset."""
         with tempfile.TemporaryDirectory() as folder:
-            if self.data is not None:
-                fetch(_SOURCE, Path(folder), downloading.mirror_address(str(self.data)))
-            splits = _SOURCE.read(Path(folder)) if self.data else self._random_rows()
-            parts = [part for split in splits for part in write_split(_SOURCE, uri, split)]
-        committed.commit(uri, "raw", parts, schema=tables.describe(images.schema(_SOURCE.image_shape, _SOURCE.classes)))
-        return self._make(Preprocess(raw=uri))
+            if self.data is None:
+                return self._raw([_random_rows("train", self.rows), _random_rows("test", self.rows // 5)], "cifar10")
+            if (self.data / "train").is_dir():
+                return self._raw((_decoded_rows(self.data, name) for name in ("train", "test")), "cifar10")
+            fetch(_SOURCE, Path(folder), downloading.mirror_address(str(self.data)))
+            return self._raw(_SOURCE.read(Path(folder)), "cifar10")
 
-    def _random_rows(self) -> Iterator[Split]:
-        random = np.random.default_rng(0)
-        for name, count in (("train", self.rows), ("test", self.rows // 5)):
-            pixels = random.integers(0, 256, (count, *_SOURCE.image_shape), dtype=np.uint8)
-            yield Split(name, pixels, np.arange(count) % len(_SOURCE.classes))
+    @cached_property
+    def prepared(self) -> DatasetURI:
+        """The same rows as a prepared dataset."""
+        return self.make(Preprocess(raw=self.raw))
+
+    @cached_property
+    def many(self) -> DatasetURI:
+        """So many rows to predict that a job's start does not count, as a raw dataset."""
+        some = _random_rows("train", min(self.num_predicted, 50_000))
+        times = self.num_predicted // len(some.labels)
+        return self._raw([Split("train", np.concatenate([some.images] * times), np.tile(some.labels, times))], "many")
+
+    def _raw(self, splits: Iterable[Split], name: str) -> DatasetURI:
+        uri = DatasetURI(self.root.child(f"datasets/raw/{name}-0123456789ab"))
+        parts = [part for split in splits for part in write_split(_SOURCE, uri, split)]
+        committed.commit(uri, "raw", parts, schema=tables.describe(images.schema(_SOURCE.image_shape, _SOURCE.classes)))
+        return uri
 
     def train(self, recipe: Recipe) -> tuple[CheckpointURI, tuple[EpochMetrics, ...]]:
         """A training job of `recipe`, and the history of its epochs."""
-        uri = self._make(Train(prepared=self.prepared, recipe=recipe, workers=0), needs_of(recipe))
+        uri = self.make(Train(prepared=self.prepared, recipe=recipe, workers=0), needs_of(recipe))
         return uri, manifest.load(uri).statistics_of(CHECKPOINT).history
 
-    def predict(self, model: CheckpointURI, *, split: str) -> tuple[PredictionsURI, float]:
+    def predict(self, model: CheckpointURI, dataset: DatasetURI, *, split: str) -> tuple[PredictionsURI, float]:
         """A prediction job, and its rows in a second."""
-        needs = Needs(device="cuda" if self.device.type == "cuda" else "cpu")
         begun = time.perf_counter()
-        uri = self._make(Predict(checkpoint=model, dataset=self.prepared, split=split), needs)
+        uri = self.make(Predict(checkpoint=model, dataset=dataset, split=split), Needs(device=self._device))
         return uri, manifest.load(uri).rows / (time.perf_counter() - begun)
 
-    def _make(self, stage: Stage[_URI], needs: Needs = ANY) -> _URI:
+    def make(self, stage: Stage[_URI], needs: Needs = ANY) -> _URI:
         """Make the result of `stage`, anew if it is there."""
         files.remove(stage.target)
         InProcessRunner().run(JobSpec(stage=stage, needs=needs))
         return stage.target
+
+
+def _random_rows(split: str, count: int) -> Split:
+    pixels = np.random.default_rng(0).integers(0, 256, (count, *_SOURCE.image_shape), dtype=np.uint8)
+    return Split(split, pixels, np.arange(count) % len(_SOURCE.classes))
+
+
+def _decoded_rows(folder: Path, split: str) -> Split:
+    """The images in the class folders of `folder`, decoded: copies of CIFAR-10 as JPEG files are at hand everywhere."""
+    paths = sorted((folder / split).glob("*/*"))
+    names = sorted({path.parent.name for path in paths})
+    pixels = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in paths])
+    return Split(split, pixels, np.array([names.index(path.parent.name) for path in paths]))
 
 
 def epochs(bench: Bench, *, name: str) -> Iterator[str]:
@@ -110,7 +147,7 @@ def airbench(bench: Bench) -> Iterator[str]:
     seconds, all_s = (sum(epoch.train_s for epoch in history), sum(epoch.seconds for epoch in history))
     yield f"cifar10-airbench: training: {seconds:.1f} s ({all_s:.1f} s with evaluation and checkpoints)"
     if bench.data is not None:
-        predictions, _ = bench.predict(uri, split="test")
+        predictions, _ = bench.predict(uri, bench.prepared, split="test")
         table = tables.read_split(predictions, columns=["label", "prediction"])
         right = (table["label"].to_numpy() == table["prediction"].to_numpy()).mean()
         yield f"cifar10-airbench: test accuracy: {right:.2%}"
@@ -120,7 +157,7 @@ def prediction(bench: Bench) -> Iterator[str]:
     """Rows in a second: the job with its files, and the model alone with rows and results on the host."""
     for name in (_VIT, _RESNET):
         model, _ = bench.train(bench.recipe(name, epochs=1))
-        _, rate = bench.predict(model, split="train")
+        _, rate = bench.predict(model, bench.many, split="train")
         yield f"{name}: prediction, job: {rate:,.0f} rows/s"
         pixels, _ = images.to_arrays(tables.read_split(bench.prepared, "train"), _SOURCE.image_shape)
         inference = Inference(model, threads=os.cpu_count() or 1, device=bench.device)
@@ -136,6 +173,10 @@ LINES: dict[str, Callable[[Bench], Iterator[str]]] = {
     "resnet18": functools.partial(epochs, name=_RESNET),
     "airbench": airbench,
     "prediction": prediction,
+    "steps": gpu_photos.steps,
+    "jpegs": gpu_photos.jpegs,
+    "streaming": gpu_photos.streaming,
+    "published": gpu_photos.published,
 }
 
 
@@ -147,7 +188,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"skipped: no GPU to measure: {trouble}")
         return 0
     with tempfile.TemporaryDirectory(prefix="gpu-bench-") as folder:
-        bench = Bench(Path(folder), data=options.data, rows=options.rows, settings=settings)
+        bench = Bench(
+            Path(folder),
+            data=options.data,
+            rows=options.rows,
+            num_predicted=options.predict,
+            published=options.published,
+            settings=settings,
+        )
         device = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "CPU"
         print(f"{device}, {os.cpu_count()} CPUs, torch {torch.__version__}, load {os.getloadavg()}", flush=True)
         for name in options.only or LINES:
@@ -160,9 +208,11 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     add = options.add_argument
-    add("--data", metavar="DIR", type=Path, help="folder with cifar-10-binary.tar.gz (default: random images)")
+    add("--data", metavar="DIR", type=Path, help=f"{_DATA} (default: random images)")
     add("--only", choices=LINES, action="append", default=[], help="only this line; repeatable")
     add("--rows", metavar="N", type=int, default=50_000, help="random training images (default: %(default)s)")
+    add("--predict", metavar="N", type=int, help="rows to predict, random ones (default: as many as --rows)")
+    add("--published", metavar="FILE", type=Path, help="published script to compare with: airbench94.py")
     tries = "change a field of every recipe; device=cpu tries the benchmark without a GPU"
     add("--set", metavar="FIELD=VALUE", action="append", default=[], help=tries)
     return options
