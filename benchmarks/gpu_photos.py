@@ -74,7 +74,7 @@ def _trainer(recipe: Recipe, shape: tuple[int, int, int], *, device: torch.devic
 def jpegs(bench: "Bench") -> Iterator[str]:
     """A fine-tuning from JPEG files of 500 x 375, decoded in every epoch to 224 pixels."""
     folder = Path(bench.root.child("photos"))
-    _write_photos(folder, count=min(bench.rows, 4000))
+    _write_photos(folder, count=bench.rows // 10)
     finetuning = bench.recipe("images-finetune", epochs=3, batch_size=_BATCH, ensemble="none")
     recipe = recipes.override(finetuning, {"store": "files", "image_size": 224, "max_shift": 0})
     found = user_images.find(URI(str(folder)))
