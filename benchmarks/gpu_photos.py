@@ -5,6 +5,7 @@ import runpy
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,7 @@ def _trainer(recipe: Recipe, shape: tuple[int, int, int], *, device: torch.devic
 def jpegs(bench: "Bench") -> Iterator[str]:
     """A fine-tuning from JPEG files of 500 x 375, decoded in every epoch to 224 pixels."""
     folder = Path(bench.root.child("photos"))
-    _write_photos(folder, count=bench.rows // 10)
+    _write_photos(folder, count=min(bench.rows // 4, 4000))
     finetuning = bench.recipe("images-finetune", epochs=3, batch_size=_BATCH, ensemble="none")
     recipe = recipes.override(finetuning, {"store": "files", "image_size": 224, "max_shift": 0})
     found = user_images.find(URI(str(folder)))
@@ -93,15 +94,20 @@ def jpegs(bench: "Bench") -> Iterator[str]:
 
 
 def _write_photos(folder: Path, *, count: int) -> None:
-    """Write `count` JPEG files of smooth noise, which takes as long to decode as a photo."""
+    """Write `count` JPEG files of smooth noise with grain, which take as long to decode as photos."""
     random = np.random.default_rng(0)
-    for number in range(count):
-        small = Image.fromarray(random.integers(0, 256, (24, 32, 3), dtype=np.uint8))
-        grain = random.normal(0, 12, (*_JPEG[::-1], 3))
-        pixels = np.asarray(small.resize(_JPEG, Image.Resampling.BICUBIC)) + grain
-        path = folder / f"class-{number % 5}" / f"{number:05d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, quality=90)
+    small = [Image.fromarray(random.integers(0, 256, (24, 32, 3), dtype=np.uint8)) for _ in range(20)]
+    smooth = [np.asarray(image.resize(_JPEG, Image.Resampling.BICUBIC), np.int16) for image in small]
+    pixels = [np.clip(image + random.integers(-20, 21, image.shape), 0, 255).astype(np.uint8) for image in smooth]
+    for number in range(5):
+        (folder / f"class-{number}").mkdir(parents=True, exist_ok=True)
+
+    def write(number: int) -> None:
+        moved = np.roll(pixels[number % 20], number // 20, axis=1)
+        Image.fromarray(moved).save(folder / f"class-{number % 5}" / f"{number:05d}.jpg", quality=90)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, range(count)))
 
 
 def streaming(bench: "Bench") -> Iterator[str]:
