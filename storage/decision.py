@@ -112,5 +112,4 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
         return [f"compared with the champion{rows}: {found}" for rows, found in pairs.items() if found]
 
     def made_by(self, author: str | None) -> "Decision":
-        """Return a copy, made now by `author`."""
         return self.model_copy(update={"author": author, "decided": datetime.datetime.now(datetime.UTC)})

@@ -47,7 +47,6 @@ def verbatim(text: str) -> str:
 
 
 def parse_csv(text: str) -> Path:
-    """Return the path of a file that can be written."""
     path = Path(text).expanduser().resolve()
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise typer.BadParameter(f"must be a file in an existing, writable folder, got {text!r}; choose another")
@@ -55,7 +54,6 @@ def parse_csv(text: str) -> Path:
 
 
 def parse_folder(text: str) -> Path:
-    """Return the path of a folder that is empty or can be created."""
     path = Path(text).expanduser().absolute()
     is_empty = path.is_dir() and not any(path.iterdir())
     if not is_empty and (path.exists() or not os.access(path.parent, os.W_OK)):
@@ -115,7 +113,6 @@ def _is_output_closed() -> bool:
 
 
 def note(text: str) -> None:
-    """Print `text` on stderr."""
     terminal.show(text, sys.stderr)
 
 

@@ -79,7 +79,6 @@ def entry(uri: URI) -> Entry:
 
 
 def exists(uri: URI) -> bool:
-    """Return whether there is a file at `uri`."""
     with contextlib.suppress(FileNotFoundError):
         return bool(entry(uri))
     return False
@@ -179,7 +178,6 @@ def walk(uri: URI, *, unnamed: list[str] | None = None, closed: dict[str, str] |
 
 
 def remove(uri: URI) -> None:
-    """Delete everything at and below `uri`, if there is anything."""
     if uri.is_s3:
         s3.remove(uri)
         return

@@ -35,11 +35,9 @@ class Kind(Generic[U, S]):
     """Whether gc keeps what was made with a champion as long as the champion."""
 
     def place(self, root: Root, name: str) -> U:
-        """Return the URI of the result `name` below `root`."""
         return self.uri(root.child(f"{self.folder}/{name}"))
 
     def holds(self, uri: URI) -> bool:
-        """Return whether `uri` is in the folder of this kind."""
         return uri.parent.endswith(f"/{self.folder}")
 
 

@@ -103,7 +103,6 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
         return hashlib.sha256(json.dumps([contents, self.columns], sort_keys=True).encode()).hexdigest()
 
     def statistics_of(self, kind: Kind[U, S]) -> S:
-        """Return the statistics of a result that is of `kind`."""
         assert isinstance(self.statistics, kind.statistics), f"it is of kind {self.kind}, not {kind.name}"
         return self.statistics
 
@@ -120,7 +119,6 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
         return [file for file in self.files if name is None or file.split == name]
 
     def files_of(self, start: str) -> list[File]:
-        """Return the files whose path begins with `start`, in their order."""
         return [file for file in self.files if file.path.startswith(start)]
 
     def file(self, name: str) -> File | None:
@@ -128,7 +126,6 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
         return next((file for file in self.files if file.path.partition(".")[0].partition("-")[0] == name), None)
 
     def num_rows(self, *splits: str) -> int:
-        """Return the number of rows of `splits`."""
         return sum(file.rows or 0 for file in self.files if file.split in splits)
 
     def to_json(self) -> bytes:
@@ -137,7 +134,6 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
         return json.dumps(content, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
     def signed(self) -> "Manifest":
-        """Return a copy with its own digest."""
         unsigned = self.model_copy(update={"digest": ""}).to_json()
         return self.model_copy(update={"digest": hashlib.sha256(unsigned).hexdigest()})
 
@@ -176,7 +172,6 @@ def unread(uri: URI, content: bytes, error: ValidationError, *, advice: str) -> 
 
 
 def is_committed(uri: URI) -> bool:
-    """Return whether `uri` has a manifest."""
     return files.exists(uri.child(NAME))
 
 

@@ -58,7 +58,6 @@ def latest(root: Root, name: str) -> Decision | None:
 
 
 def champion(root: Root, name: str) -> CheckpointURI | None:
-    """Return the champion of `name`; none if there is none yet."""
     decision = latest(root, name)
     return decision.champion if decision else None
 

@@ -94,7 +94,6 @@ def read(uri: URI, *, etag: str | None = None, **which: Any) -> bytes:
 
 
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
-    """Yield a whole file piece by piece, as `storage.files` does."""
     size, _, newest = described(uri)
     for start in range(0, size, PIECE_BYTES):
         yield read(uri, etag=etag or newest, Range=f"bytes={start}-{start + PIECE_BYTES - 1}")
@@ -127,7 +126,6 @@ def create(uri: URI, content: bytes) -> None:
 
 
 def names(folder: URI) -> set[str]:
-    """Return the names of the files and folders directly below `folder`."""
     prefix, keys = _prefix(folder), set[str]()
     for page in _pages(folder, Delimiter="/"):
         keys |= {entry["Key"] for entry in page.get("Contents", [])}
@@ -153,7 +151,6 @@ def walk(folder: URI, *, unnamed: list[str]) -> Iterator[tuple[str, int, float, 
 
 
 def remove(uri: URI) -> None:
-    """Delete everything at and below `uri`."""
     bucket, key = _split(uri)
     with suppress(FileNotFoundError):  # no such bucket
         keys = [entry["Key"] for page in _pages(uri) for entry in page.get("Contents", [])]

@@ -48,7 +48,6 @@ class LeftOut(_Document):
     """Paths of the first few, relative to the folder."""
 
     def __str__(self) -> str:
-        """Return a summary of one line."""
         more = ", ..." if self.count > len(self.first) else ""
         files = "1 file is" if self.count == 1 else f"{self.count:,} files are"
         return f"{files} left out ({self.reason}): {', '.join(self.first)}{more}"
@@ -316,7 +315,6 @@ class Scores(Statistics):
     """Mean F1 of the classes."""
 
     def scores(self) -> dict[str, float]:
-        """Return them by name."""
         return self.model_dump(include={*Scores.model_fields})
 
 
@@ -328,7 +326,6 @@ class Metrics(Scores):
     num_rows: int
 
     def metrics(self) -> dict[str, float]:
-        """Return them by name."""
         return self.model_dump(include={*Metrics.model_fields})
 
 

@@ -64,7 +64,6 @@ class URI(str):
 
     @property
     def stem(self) -> str:
-        """Name without the fingerprint."""
         return self.name.rpartition("-")[0]
 
     @property
@@ -137,7 +136,6 @@ def parse_root(value: str, *, option: str = "--storage") -> Root:
 
 
 def is_name(text: str) -> bool:
-    """Return whether `text` is a valid name, which may become part of a path."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -28,7 +28,6 @@ def download(stage: Download, *, limits: Limits = Limits(), name: str = "downloa
 
 
 def _fetch(stage: Download, limits: Limits) -> None:
-    """Fetch the missing files one by one and commit them."""
     started = time.monotonic()
     try:
         fetched = [_fetch_file(file, stage, limits) for file in stage.files]

@@ -25,15 +25,7 @@ def embed(
 ) -> EmbeddingsURI:
     """Embed each image of `dataset`; compute only images that no earlier embeddings of these weights have.
 
-    Args:
-        dataset: The images: prepared, or raw.
-        model: Architecture of the backbone, as in a recipe.
-        runner: Runs the job.
-        start: Weights: the download of a file of them, or a checkpoint.
-        root: Storage root of the result; None: that of the dataset.
-        needs: Resources of each worker, and the number of workers.
-        limits: Time limits.
-        name: The stage's in logs, if a run embeds twice.
+    `name` is the stage's in logs, if a run embeds twice. The other arguments are the fields of `Embed`.
     """
     images = {"prepared" if kinds.PREPARED.holds(dataset) else "raw": dataset}
     stage = Embed(root=root, **images, model=model, start=start)

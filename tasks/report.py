@@ -42,14 +42,7 @@ def report(
 ) -> ReportURI:
     """Write an HTML page on the training, its data, metrics and decision, without external resources.
 
-    Args:
-        evaluation: Evaluation of the model.
-        decision: What became of it.
-        recipe: The recipe of the run, with its gate.
-        registered_model: The registered model that it competed for.
-        register_as: The same, if the user named it.
-        command: Command that makes the same results in another storage root.
-        limits: Time limits.
+    `decision` is what became of the model of `evaluation`; the other arguments are those of the run.
     """
     run = Run(evaluation, decision, recipe, registered_model, register_as=register_as, command=command)
     # A checkpoint that was trained again has other times in its history, which make no other page.
@@ -80,12 +73,10 @@ class Run:
 
     @functools.cached_property
     def results(self) -> Results:
-        """The evaluation, and what it was made from."""
         return Results.of(self.evaluation)
 
     @functools.cached_property
     def stage(self) -> Report:
-        """The stage that makes the report."""
         root = reference.root_of(self.evaluation)
         return Report(
             root=root,

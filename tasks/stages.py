@@ -63,7 +63,6 @@ class Stage(BaseModel, Generic[U]):
 
     @property
     def storage(self) -> Root:
-        """Storage root of the result."""
         return self.root or reference.root_of(next(iter(self.parents.values())))
 
     @property
@@ -172,7 +171,6 @@ class Ingest(Stage[DatasetURI]):
 
     @property
     def made_from(self) -> FilesURI | ListingURI:
-        """The files or the list of files."""
         made_from = self.files or self.listing
         assert made_from, "either files or a listing"
         return made_from
@@ -223,7 +221,6 @@ class Embed(_FromWeights[EmbeddingsURI]):
 
     @property
     def dataset(self) -> DatasetURI:
-        """The images."""
         dataset = self.prepared or self.raw
         assert dataset, "either prepared or raw"
         return dataset

@@ -23,7 +23,6 @@ _SHOWN = 20
 
 
 def mistakes(options: MistakesOptions) -> int:
-    """List the test rows that the model of a run gets wrong, worst first."""
     with exits.refused_if_invalid():
         root = existing_root(options.storage)
         run = results.find(root, options.run, option="RUN") if options.run else results.latest(root)
@@ -60,7 +59,6 @@ def _cell(value: object) -> str:
 
 
 def diff(options: DiffOptions) -> int:
-    """Print what is different in B from A."""
     with exits.refused_if_invalid():
         root = existing_root(options.storage)
         a, b = (results.find(root, word, option=option) for option, word in (("A", options.a), ("B", options.b)))

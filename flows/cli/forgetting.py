@@ -140,7 +140,6 @@ def _begin(root: Root, before: Certificate, found: Traces, family: Sequence[Fold
 
 
 def _champions(root: Root, uris: Iterable[URI]) -> dict[str, CheckpointURI]:
-    """Return the champions among `uris`, by registered model."""
     names = {uri.name for uri in uris}
     current = {name: registry.champion(root, name) for name in champions.registered_models(root)}
     return {name: champion for name, champion in current.items() if champion and champion.name in names}
@@ -198,7 +197,6 @@ def _list_deleted(root: Root, certificate: Certificate) -> Certificate:
 
 
 def _show(work: _Work, *, as_json: bool) -> int:
-    """Print what would be done."""
     replaced = {plan.registered_model: plan.replaces for plan in work.plans}
     deleted = [reference.of(folder.uri, root=work.root) for folder in work.family] or [*work.certificate.deleted]
     if as_json:

@@ -28,7 +28,6 @@ from tasks.runners.session import session
 
 
 def next_to_label(options: NextOptions) -> int:
-    """List the images of a folder to label next, and write table and copies."""
     with exits.refused_if_invalid(), _ingested(options) as (request, runner):
         stage, needs, limits = request.predict, request.needs, request.limits
         model, dataset, root = stage.checkpoint, stage.dataset, request.root
@@ -49,7 +48,6 @@ def next_to_label(options: NextOptions) -> int:
 
 
 def similar(options: SimilarOptions) -> int:
-    """List the images of a model's own data that are most like an image."""
     with exits.refused_if_invalid(), _ingested(options) as (request, runner):
         checkpoint, dataset = request.predict.checkpoint, request.predict.dataset
         prepared = DatasetURI(manifest.load(checkpoint).parent("prepared", of=checkpoint))

@@ -66,7 +66,6 @@ def checked_again(options: FlowOptions, champion: URI, *, root: Root, registered
 
 
 def checked_prediction(options: PredictOptions) -> BatchRequest:
-    """Plan and check batch prediction, as `checked` does a run."""
     if isinstance(passed := _passed.get(), BatchRequest):
         return passed
     machine.choose(options.cores)
@@ -86,7 +85,6 @@ def checked_prediction(options: PredictOptions) -> BatchRequest:
 
 
 def checked_audit(options: AuditOptions) -> AuditRequest:
-    """Plan and check an audit, as `checked` does a run."""
     if isinstance(passed := _passed.get(), AuditRequest):
         return passed
     request = plan_audit(options)

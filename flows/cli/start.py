@@ -44,7 +44,6 @@ def run(options: RunOptions) -> int:
 
 
 def carry_out(plan: Plan, options: RunOptions) -> int:
-    """Run the flow that carries out `plan`, which was made of `options`."""
     name = _FLOWS.get(plan.recipe.data.source, "mnist")
     parameters = {option: getattr(options, option) for option in parameter_names(options)}
     return start(plan, options, parameters | _naming(plan.recipe), flow=f"flows.pipeline:{name}")
@@ -59,7 +58,6 @@ def _tell(name: str, found: str) -> None:
 
 
 def predict(options: PredictOptions) -> int:
-    """Run batch prediction."""
     with refused_if_invalid():
         request = preflight.checked_prediction(options)
     parameters = {option: getattr(options, option) for option in parameter_names(options)}

@@ -172,7 +172,6 @@ def verify(
 
 
 def existing_root(storage: str) -> Root:
-    """Return a storage root that exists."""
     root = parse_root(storage)
     try:
         access.check_readable(root)
@@ -184,7 +183,6 @@ def existing_root(storage: str) -> Root:
 
 
 def result_folder(word: str, storage: str) -> Folder:
-    """Return the committed or damaged result that `word` names."""
     uri = catalog.named(parse_root(storage), word, option="uri")
     with contextlib.suppress(FileNotFoundError):
         access.check_readable(uri, option="uri")

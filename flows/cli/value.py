@@ -15,7 +15,6 @@ from tasks.planning import model_check
 
 
 def value(options: ValueOptions) -> int:
-    """Fit a probe again without each image that seems to cost it most, and without all that do."""
     with exits.refused_if_invalid():
         checkpoint = CheckpointURI(catalog.named(existing_root(options.storage), options.model, option="--model"))
         catalog.committed(checkpoint, option="--model", kinds=("checkpoint",))

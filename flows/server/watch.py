@@ -44,7 +44,6 @@ _SILENT = f"no heartbeat for {SILENCE_S:.0f} s"
 
 
 def main() -> int:
-    """Watch until Ctrl-C; return 0."""
     require_named_server()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
     watch = Watch()

@@ -39,7 +39,6 @@ class Folder:
 
     @property
     def size(self) -> int:
-        """Total bytes of all files in it."""
         return sum(entry.size for entry in self.entries)
 
     @property
@@ -119,7 +118,6 @@ def find(uri: URI, *, with_files: bool = True) -> Folder:
 
 
 def descendants(root: Root, uri: URI) -> list[URI]:
-    """Return the results below `root` that were made from `uri`, directly or not."""
     return [folder.uri for folder in made_from(read_folders(list_folders(root, KINDS)), [uri])]
 
 

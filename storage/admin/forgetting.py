@@ -39,7 +39,6 @@ class Certificate(BaseModel, frozen=True, extra="forbid"):
 
 
 def place(root: Root, sha256: str) -> URI:
-    """Return the URI of the certificate for a file."""
     return root.child(f"{FOLDER}/{sha256}.json")
 
 
@@ -55,7 +54,6 @@ def read(root: Root, sha256: str) -> Certificate:
 
 
 def write(root: Root, certificate: Certificate) -> Certificate:
-    """Record how far the work is."""
     files.put(place(root, certificate.sha256), certificate.model_dump_json(indent=1).encode() + b"\n")
     return certificate
 

@@ -51,7 +51,6 @@ def _test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
 
 
 def lines(documents: Sequence[JSON]) -> Iterator[str]:
-    """Format what `of` returned as a table."""
     header = ("created", "kind", "rows", "files", "size", "accuracy", "balanced", "macro F1", "mark", "name")
     rows = [
         (

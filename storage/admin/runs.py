@@ -29,7 +29,6 @@ def of(root: Root) -> tuple[list[JSON], list[str]]:
 
 
 def lines(rows: Sequence[JSON]) -> Iterator[str]:
-    """Format rows as a table."""
     middle = ("accuracy", "balanced", "macro F1", "seconds")
     header = ("created", "registered model", "recipe", "changed", *middle, "mark", "run")
     cells = [

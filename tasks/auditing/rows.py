@@ -102,6 +102,5 @@ def render(suspects: pa.Table, rows: EmbeddedRows) -> str:
 
 
 def read(audit: AuditURI) -> list[JSON]:
-    """Read the suspects of a committed audit, worst first, as plain values."""
     suspects: list[JSON] = tables.read_split(audit, "suspects").to_pylist()
     return suspects

@@ -53,7 +53,6 @@ class Results:
         return cls(uri=uri, manifests=manifests, missing=missing)
 
     def manifest(self, kind: Kind[Any, Any]) -> Manifest | None:
-        """Return the manifest of the result of `kind`; none if there is none."""
         return self.manifests[kind.name][1] if kind.name in self.manifests else None
 
     def require(self, kind: Kind[U, Any]) -> tuple[U, Manifest]:

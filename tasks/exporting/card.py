@@ -36,7 +36,6 @@ print(classes[probabilities[0].argmax()], probabilities[0].max())
 
 
 def render(checkpoint: CheckpointURI, proof: Proof) -> str:
-    """Return the README, in Markdown."""
     trained = manifest.load(checkpoint)
     recorded = trained.statistics_of(CHECKPOINT)
     model = recorded.model

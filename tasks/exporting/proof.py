@@ -39,7 +39,6 @@ class Proof:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Metrics of the exported file on the test rows."""
         hits, rows, predicted = np.diag(self.confusion), self.confusion.sum(1), self.confusion.sum(0)
         return {name: float(value) for name, value in metrics.scores_of_counts(hits, rows, predicted).items()}
 

@@ -77,7 +77,6 @@ class EmbeddedRows:
 
     @property
     def raw(self) -> DatasetURI:
-        """The raw dataset."""
         return DatasetURI(manifest.load(self.dataset).parent("raw", of=self.dataset))
 
     def where(self, is_kept: np.ndarray) -> Self:

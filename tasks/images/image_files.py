@@ -20,7 +20,6 @@ _READERS = 8
 
 
 def plan(stage: Ingest, survey: Survey) -> Work:
-    """Divide the files into parts."""
     listing, shape, pieces = user_files.listed(stage), user_files.shape_of(stage), list[Piece]()
     listed: Sequence[UserFile] = listing.files
     if stage.test_fraction is not None:
@@ -67,13 +66,11 @@ def _digests_of_groups(embeddings: EmbeddingsURI) -> dict[str, str]:
 
 
 def _contents(piece: Piece, stage: Ingest) -> list[tuple[str, str]]:
-    """Return path and SHA-256 of each file."""
     digests = process.in_threads(lambda file: user_files.read(stage, file)[1], piece.files, threads=_READERS)
     return [(file.path, digest) for file, digest in zip(piece.files, digests, strict=True)]
 
 
 def make(piece: Piece, stage: Ingest, *, classes: tuple[str, ...]) -> Written:
-    """Write one part."""
     rows = list(process.in_threads(lambda file: _image(stage, file), piece.files, threads=_READERS))
     decoded, labels = [image for image, _ in rows], [file.label for file in piece.files]
     split = piece.split

@@ -72,11 +72,9 @@ class Listing:
 
     @property
     def entries(self) -> list[Entry]:
-        """The images or the Parquet files."""
         return self.images or self.parquet
 
     def first_folders(self) -> str:
-        """Name the first folders of the images or Parquet files."""
         folders = sorted({entry.path[: entry.path.rfind("/") + 1] for entry in self.entries} - {""})
         return first(map(_shown, folders), _SHOWN) or "none"
 
@@ -122,7 +120,6 @@ def below(uri: URI, *, layout: str, single: Entry | None = None) -> Listing:
 
 
 def _sort(entry: Entry, uri: URI, listing: Listing) -> None:
-    """Add one file to what it is by its name."""
     name = entry.path.lower()
     if reason := not_data(entry.path):
         listing.skipped[reason].append(entry.path)

@@ -45,7 +45,6 @@ class TrainingData:
 
     @property
     def place(self) -> URI | None:
-        """What `--data` names, if anything."""
         return self.user_images.uri if self.user_images else self.raw
 
     def ingest_stage(

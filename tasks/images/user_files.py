@@ -30,13 +30,11 @@ _SHOWN = 20
 
 
 def listed(stage: Ingest) -> UserImages:
-    """Load the list of files."""
     assert stage.listing is not None
     return user_images.read(stage.listing)
 
 
 def place_of(stage: Ingest) -> URI:
-    """Return the folder with the files."""
     assert stage.place is not None
     return stage.place
 

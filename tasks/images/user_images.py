@@ -71,12 +71,10 @@ class UserImages(BaseModel, frozen=True):
 
     @property
     def is_new(self) -> bool:
-        """Whether the images are only predicted."""
         return all(file.split == NEW for file in self.files)
 
 
 def nothing_at(uri: URI, *, expected: str) -> ValueError:
-    """Return the error for a `uri` without files."""
     is_empty = not uri.is_s3 and os.path.isdir(uri)
     return ValueError(f"--data: {'there are no images in' if is_empty else 'nothing exists at'} {uri}; {expected}")
 
@@ -159,7 +157,6 @@ def place(root: Root, images: UserImages) -> ListingURI:
 
 
 def write(root: Root, images: UserImages) -> ListingURI:
-    """Write the list of `images` below `root`; return its URI."""
     uri = place(root, images)
     schema = _SCHEMA.with_metadata({_ABOUT: images.model_dump_json(exclude={"files"})})
     rows = pa.table([list(column) for column in zip(*images.files, strict=True)], schema=schema)

@@ -79,11 +79,9 @@ def save_error(attempt: URI, error: BaseException) -> None:
 
 
 def has_saved_error(attempt: URI) -> bool:
-    """Return True if an error was saved in the folder `attempt`."""
     return files.exists(attempt.child(_ERROR_FILE))
 
 
 def raise_saved_error(attempt: URI) -> None:
-    """Raise the error that was saved in the folder `attempt`, if there is one."""
     if has_saved_error(attempt):
         raise JobRefused(files.read(attempt.child(_ERROR_FILE)).decode())

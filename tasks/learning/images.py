@@ -56,7 +56,6 @@ def store_of(metadata: Mapping[str, str]) -> str:
 
 
 def classes_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """Read the name of each label, from 0, from a schema's metadata."""
     return tuple(json.loads(metadata["classes"]))
 
 

@@ -104,7 +104,6 @@ def set_arithmetic(precision: str, device: torch.device) -> None:
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Return the context in which a forward pass runs at `precision`."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
 

@@ -126,7 +126,6 @@ class _Fit:
         self._regression = LogisticRegression(max_iter=_MAX_ITERATIONS, warm_start=True)
 
     def others(self, penalty: float) -> np.ndarray:
-        """Return the logits of the rows `others`."""
         weights, bias = self.fitted(penalty)
         return np.asarray(self._features[self._others] @ weights.T + bias)
 
@@ -148,5 +147,4 @@ class _Fit:
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the cross-entropy of each row."""
     return np.asarray(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels])

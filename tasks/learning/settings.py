@@ -104,7 +104,6 @@ def field_meant(name: str) -> str:
 
 
 def names() -> list[str]:
-    """Return the names of all settings, in the order of the groups."""
     return list(_settings())
 
 

@@ -221,7 +221,6 @@ def _factory(error: BaseException) -> list[tuple[str, int, str, str]]:
 
 
 def is_reference(text: str) -> bool:
-    """Return whether `text` has the form of a reference."""
     return _REFERENCE.fullmatch(text) is not None
 
 

@@ -29,17 +29,14 @@ class AuditRequest:
 
     @property
     def root(self) -> Root:
-        """Storage root."""
         return self.plan.root
 
     @property
     def needs(self) -> Needs:
-        """Resources of each worker."""
         return self.plan.needs
 
     @property
     def uses(self) -> list[URI]:
-        """All URIs that the audit reads or writes."""
         plan = self.plan
         data = [plan.download, self.weights, plan.ungrouped, plan.grouping, plan.ingest, plan.preprocess]
         return uses([*data, self.train, self.embed, self.audit])

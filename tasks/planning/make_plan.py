@@ -95,7 +95,6 @@ def check_root(storage: str) -> Root:
 
 
 def default_storage() -> str:
-    """Return the default storage root: $PIPELINE_STORAGE or ./data."""
     return os.environ.get("PIPELINE_STORAGE") or "./data"
 
 

@@ -41,7 +41,6 @@ class BatchRequest:
 
     @property
     def uses(self) -> list[URI]:
-        """All URIs that the run reads or writes."""
         return uses([self.ingest, self.predict])
 
 

@@ -44,7 +44,6 @@ class Answers:
         return metrics.scores(self.labels, self.predictions, num_classes=len(self.classes))
 
     def without(self, ids: Sequence[int]) -> "Answers":
-        """Return the predictions on all other rows than those with `ids`."""
         stays = ~np.isin(self.ids, ids)
         rows = {name: getattr(self, name)[stays] for name in ("ids", "labels", "predictions")}
         return dataclasses.replace(self, **rows)
@@ -119,7 +118,6 @@ def read_rows(predictions: PredictionsURI, recorded: Manifest) -> pd.DataFrame:
 
 
 def label_names(dataset: DatasetURI) -> tuple[str, ...]:
-    """Return the names of the classes of a dataset's labels."""
     return images.classes_of(manifest.load(dataset).columns["metadata"])
 
 
@@ -131,7 +129,6 @@ def names_of(rows: pd.DataFrame) -> list[str]:
 
 
 def known_classes(predictions: PredictionsURI, recorded: Manifest) -> tuple[str, ...]:
-    """Return the model's classes, in its order."""
     part = manifest.read_file(predictions, recorded.split("test")[0])
     return classes_of(tables.open_parquet(pa.BufferReader(part)).schema_arrow.names)
 

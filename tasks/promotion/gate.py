@@ -161,7 +161,6 @@ class _Compared:
         return self.scores[role][METRICS[self.metric]]
 
     def shown(self) -> str:
-        """Return the gate's metric of the challenger for a sentence."""
         return f"{metric_title(METRICS[self.metric])} {self.score():.4f}"
 
 

@@ -39,7 +39,6 @@ def cores_asked(workers: Workers) -> int:
 
 
 def cores() -> int:
-    """Return the number of cores that a run without a cluster uses."""
     return cores_asked(0) or cores_here()
 
 

@@ -192,7 +192,6 @@ def counted(nodes: Sequence[Resources]) -> str:
 
 
 def cpus(nodes: Sequence[Resources]) -> float:
-    """Return the number of CPUs of `nodes`, as Ray counts them."""
     return sum(node.get("CPU", 0) for node in nodes)
 
 

@@ -52,7 +52,6 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """True until the command has ended."""
         return self._process.poll() is None
 
     @property

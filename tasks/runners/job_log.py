@@ -58,7 +58,6 @@ class Follower:
         return JobFailed(otherwise)
 
     def line(self, line: str) -> None:
-        """Handle one complete line."""
         if PROGRESS in line:
             with contextlib.suppress(json.JSONDecodeError):
                 self._progress(json.loads(line.partition(PROGRESS)[2]))

@@ -145,7 +145,6 @@ class LocalRunner:
         return self._ray
 
     def end(self) -> None:
-        """End Ray and everything that runs on it."""
         if self._ray is not None:
             self._ray.child.end()
             self._ray = None

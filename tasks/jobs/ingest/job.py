@@ -58,7 +58,6 @@ def _map(
     upto: float,
     **more: object,
 ) -> list[T]:
-    """Return `function` of each piece, in order."""
     done: list[T] = []
     keywords = {"function": function, "stage": stage} | more
     for row in data.from_items(pieces).map(_call, fn_kwargs=keywords).iter_rows() if pieces else ():

@@ -109,7 +109,6 @@ def name_quarantined_files(quarantined: pd.DataFrame) -> list[str]:
 
 
 def _origins(rows: pd.DataFrame, sources: pd.DataFrame) -> pd.DataFrame:
-    """Return the entry of `sources` for each of one or more `rows`."""
     origins = [
         row_tables.find(sources, str(split), in_split["row"]).set_index(in_split.index)
         for split, in_split in rows.groupby("source", observed=True)

@@ -101,7 +101,6 @@ USER_IMAGES = "user-images"
 
 
 def known() -> list[str]:
-    """Return the sorted names of all sources of the project."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
 
