@@ -55,42 +55,6 @@ class Plan(BaseModel):
     """Whether a stage that runs on Ray has no committed result, including predictions of the rival."""
     limits: Limits
 
-    def __str__(self) -> str:
-        """Return the plan as lines of Python: after the first, each runs one task, as the flow does."""
-        recipe, changes = f"recipes.load({self.recipe.origin or self.recipe.name!r})", recipes.changes(self.recipe)
-        recipe = f"recipes.override({recipe}, {changes})" if changes else recipe
-        scale = {
-            "start": self.train.start,
-            "embeddings": self.train.embeddings,
-            "workers": self.train.workers,
-            "cores": self.train.cores,
-        }
-        given = "".join(f", {name}={value!r}" for name, value in scale.items() if value is not None)
-        lines = [f"recipe, runner = {recipe}, InProcessRunner()"]
-        lines += [f"download.fn({self.weights!r})"] if self.weights else []
-        if self.download:
-            lines.append(f"download.fn(Download.of(sources.load({self.recipe.data.source!r}), {_typed(self.root)}))")
-        if self.ungrouped:
-            lines.append(f"ingest.fn({_typed(self.ungrouped.made_from)}, recipe.data, runner)")
-        lines += _embed_line(self.grouping)
-        by_groups = f", embeddings={self.preprocess.embeddings!r}" if self.grouping else ""
-        if self.ingest:
-            group = f", group={self.recipe.split.group!r}" if self.recipe.split.group != "none" else ""
-            lines.append(f"ingest.fn({_typed(self.ingest.made_from)}, recipe.data, runner{group}{by_groups})")
-        elsewhere = by_groups if self.ingest else f"{by_groups}, root={_typed(self.root)}"
-        return "\n".join(
-            [
-                *lines,
-                f"preprocess.fn({_typed(self.preprocess.raw)}, recipe.split, runner{elsewhere})",
-                *_embed_line(self.embed),
-                f"train.fn({_typed(self.train.prepared)}, recipe, runner{given})",
-                *_embed_line(self.embed_by_model),
-                f"predict.fn({_typed(self.predict.checkpoint)}, {_typed(self.predict.dataset)}, runner, split='test'"
-                f"{f', embeddings={self.predict.embeddings!r}' if self.predict.embeddings else ''})",
-                f"evaluate.fn({_typed(self.evaluate.predictions)})",
-            ]
-        )
-
     @property
     def recipe(self) -> Recipe:
         """The recipe, with the settings that an existing raw dataset was made with."""
@@ -145,11 +109,3 @@ def uses(stages: Iterable[Stage[Any] | None]) -> list[URI]:
         listings = [stage.listing.parent] if isinstance(stage, Ingest) and stage.listing else []
         uris |= dict.fromkeys([*stage.parents.values(), *listings, stage.target])
     return list(uris)
-
-
-def _embed_line(embed: Embed | None) -> list[str]:
-    return [f"embed.fn({_typed(embed.dataset)}, recipe.model, runner, start={embed.start!r})"] if embed else []
-
-
-def _typed(uri: URI) -> str:
-    return f"{type(uri).__name__}({str(uri)!r})"

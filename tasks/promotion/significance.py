@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from scipy import stats
 
 from tasks.learning import metrics
 
@@ -20,12 +21,7 @@ def mcnemar_test(better: int, worse: int) -> float:
 
     It is a sign test: if the models are equally good, a discordant row is of either kind with probability 1/2.
     """
-    total = better + worse
-    term = tail = 1
-    for number in range(min(better, worse)):
-        term = term * (total - number) // (number + 1)
-        tail += term
-    return min(1.0, 2 * tail / (1 << total))
+    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
 def interval(better: int, worse: int, *, num_rows: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Each task alone, from URIs and a recipe, as a notebook calls it, and each line of a printed plan."""
+"""Each task alone, from URIs and a recipe, as a notebook calls it, and each stage of the plan."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 
 from storage import manifest
 from storage.uri import Root
+from tasks.runners.runner import run_once
 from tests.runs import CHECKOUT
 
 PAGE = (CHECKOUT / "docs/notebook.md").read_text()
@@ -27,19 +28,17 @@ def names(root: Root, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[s
 
 
 @pytest.mark.slow
-def test_each_task_runs_alone_and_each_line_of_the_plan_finds_its_result(root: Root, names: dict[str, Any]) -> None:
-    results = [names[name] for name in ("files", "raw", "prepared", "checkpoint", "predictions", "evaluation", "page")]
-    assert all(map(manifest.is_committed, results))
+def test_each_task_runs_alone_and_each_stage_of_the_plan_finds_its_result(root: Root, names: dict[str, Any]) -> None:
+    results = [names[name] for name in ("files", "raw", "prepared", "checkpoint", "predictions", "evaluation")]
+    assert all(map(manifest.is_committed, [*results, names["page"]]))
     assert names["decision"].challenger == names["checkpoint"]
     exec(PRINT.partition("\n\n")[0], names)
-    first, *lines = str(names["make_plan"](storage=root, recipe=names["recipe"])).splitlines()
-    exec(first, names)
-    assert [eval(line, names) for line in lines] == results[:-1]
+    plan = names["make_plan"](storage=root, recipe=names["recipe"])
+    assert [stage.target for stage in plan.stages] == results
+    assert run_once(plan.train, names["runner"]) == names["checkpoint"]
 
 
-def test_page_shows_the_plan_as_it_is_printed(tmp_path: Path) -> None:
-    defined: dict[str, Any] = {}
-    exec(CALLS.partition("\n\n")[0] + "\n" + PRINT.partition("\n\n")[0], defined)
-    plan = defined["make_plan"](storage=str(tmp_path), recipe=defined["recipes"].load("mnist-sample-resnet18"))
-    shown, printed = (re.sub(r"[0-9a-f]{12}\b", "...", text.strip()) for text in (PLAN, str(plan)))
+def test_page_shows_the_plan_as_it_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(CALLS.partition("\n\n")[0] + "\n" + PRINT.replace("/tmp/notebook", str(tmp_path)), {})
+    shown, printed = (re.sub(r"[0-9a-f]{12}\b", "...", text) for text in (PLAN, capsys.readouterr().out))
     assert shown.replace("/tmp/notebook", str(tmp_path)) == printed
