@@ -59,9 +59,13 @@ def resnet18_3x3(*, image_shape: Sequence[int], num_classes: int) -> "nn.Module"
 def vit_patch4(*, image_shape: Sequence[int], num_classes: int) -> "nn.Module":
     """Build a ViT with 12 layers, 8 heads and width 384 (the sizes of Ray Train's CIFAR-10 tutorial); random weights.
 
+    Weights have torchvision's names and shapes; `attention.py` computes the same with fewer copies.
+
     Raises `ValueError` unless images are square with a side that is a multiple of the patch size, 4.
     """
     from torchvision.models import VisionTransformer
+
+    from tasks.learning.attention import pack
 
     height, width, channels = image_shape
     if height != width or height % 4:
@@ -72,6 +76,7 @@ def vit_patch4(*, image_shape: Sequence[int], num_classes: int) -> "nn.Module":
     model: nn.Module = VisionTransformer(**sizes, mlp_dim=768, num_classes=num_classes)
     if channels != 3:
         model.conv_proj = _first_layer(channels, 384, kernel_size=4, stride=4)
+    pack(model)
     return model
 
 

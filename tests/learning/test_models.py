@@ -1,7 +1,14 @@
 """Models by name: the project's and timm's, for images of other sizes and channels."""
 
+from collections import Counter
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision.models import VisionTransformer
 
 from storage.statistics import ModelSpec
 from tasks.learning import models, recipes
@@ -50,3 +57,53 @@ def test_depthwise_convolutions_are_computed_in_fp32_and_channels_last_on_a_cpu(
 
     assert [is_channels_last("resnet18", precision) for precision in ("fp32", "bf16")] == [False, True]
     assert is_channels_last("timm/mobilenetv3_small_050", "fp32")
+
+
+class _Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the tensor operations in a block, except those that only view a tensor in another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view and func is not torch.ops.aten.detach.default:
+            self.operations[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _passes(model: nn.Module, images: Tensor) -> tuple[Tensor, dict[str, Tensor], Counter[str]]:
+    """Logits, gradients by name, and the operations of a forward and a backward pass."""
+    with _Counted() as counted:
+        logits = model.train()(images)
+        cross_entropy(logits, torch.arange(len(images))).backward()  # type: ignore[no-untyped-call]
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    return logits.detach(), gradients, counted.operations
+
+
+def test_packed_attention_computes_what_torchvisions_does_from_the_same_weights_in_fewer_operations() -> None:
+    torch.manual_seed(0)
+    usual = VisionTransformer(
+        image_size=32, patch_size=4, num_layers=12, num_heads=8, hidden_dim=384, mlp_dim=768, num_classes=10
+    )
+    nn.init.normal_(usual.heads.head.weight, std=0.1)  # else 0, and no other weight gets a gradient
+    packed = models.build("vit-patch4", image_shape=(32, 32, 3), num_classes=10)
+    packed.load_state_dict(usual.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    logits, gradients, operations = _passes(packed, images)
+    expected_logits, expected, usual_operations = _passes(usual, images)
+    torch.testing.assert_close(logits, expected_logits, rtol=1e-4, atol=1e-5)
+    assert gradients.keys() == expected.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+    assert operations.total() < 0.8 * usual_operations.total()
+    assert operations["clone"] == 0 < usual_operations["clone"], "copies"
+
+
+@pytest.mark.parametrize(("model", "at_least"), [(models.LITE0, 400), ("resnet18", 150)])
+def test_a_step_of_the_default_models_is_hundreds_of_launches_which_a_graph_replays_as_one(
+    model: str, at_least: int
+) -> None:
+    module = models.build(model, image_shape=(128, 128, 3), num_classes=10)
+    *_, operations = _passes(module, torch.randn(2, 3, 128, 128))
+    assert operations.total() > at_least
