@@ -200,6 +200,8 @@ class EpochMetrics:
     """Part of `seconds` spent waiting for the next training or validation batch."""
     checkpoint_wait_s: float = dataclasses.field(default=0.0, compare=False)
     """Part of `seconds` spent waiting for the checkpoint of the previous epoch."""
+    launch: str = dataclasses.field(default="eager", compare=False)
+    """How the steps ran: eager, compiled, graph, or compiled graph."""
 
 
 class FilesStatistics(Statistics):

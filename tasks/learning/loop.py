@@ -70,6 +70,7 @@ class Trainer:
         precision: str,
         device: torch.device,
         class_counts: Sequence[int] = (),
+        say: Callable[[str], None] = print,
     ) -> None:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -89,7 +90,9 @@ class Trainer:
             device=device,
             world_size=self.world_size,
             class_weights=self.class_weights,
+            say=say,
         )
+        self._compiles = False
         self.step = self._new_step()
         self.local_batch_size = local_batch_size(
             recipe.finetuning.batch_size, rank=self.rank, world_size=self.world_size
@@ -156,6 +159,7 @@ class Trainer:
             train_s=train_s,
             data_wait_s=data_wait_s,
             checkpoint_wait_s=checkpoint_wait_s,
+            launch=self.step.launch,
         )
 
     def _toggle_backbone(self) -> None:
@@ -163,9 +167,18 @@ class Trainer:
         self._is_frozen = not self._is_frozen
         for weight in self._unfrozen:
             weight.requires_grad_(not self._is_frozen)
+        self._renew_step()
+
+    def compile_step(self) -> None:
+        """Compile the steps from now on; one that cannot be compiled stays as it is."""
+        if not self._compiles:
+            self._compiles = True
+            self._renew_step()
+
+    def _renew_step(self) -> None:
         del self.step
         gc.collect()  # the old DDP, which has hooks on the weights, is in a cycle
-        self.step = self._new_step()
+        self.step = self._new_step(compiles=self._compiles)
 
     def _train(
         self,

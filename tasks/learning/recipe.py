@@ -5,7 +5,7 @@ import json
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from storage.manifest import JSON
 from storage.uri import check_name
@@ -18,6 +18,11 @@ _SMALLEST = 4
 """Pixels per side of the smallest images."""
 _Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _ClassWeights = Literal["auto", "none", "balanced"]
+
+
+def _on_or_off(value: object) -> object:
+    """Return on or off for what YAML makes of them."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 @group
@@ -112,8 +117,9 @@ class Training:
     early_stop: int = Field(default=0, ge=0)
     """End at a checkpoint this many epochs after the best one, not counting `freeze_epochs`; 0: never. The learning
     rate follows its schedule for all `epochs`."""
-    compile: bool = False
-    """Compile the training step with torch.compile, and keep the compiled code for later runs."""
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "auto"
+    """Compile the training step with torch.compile, and keep the code for later runs; auto: on a GPU, from the third
+    epoch on, if that saves time."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
     """Source of rows: memory, storage in each epoch, DataLoader, or Ray Data; auto: by data size and nodes."""
     seed: _Seed = 0
@@ -152,9 +158,9 @@ class Resources:
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of every worker: a whole GPU (cuda), none (cpu), or auto: a GPU wherever Ray has any now."""
-    step: Literal["eager", "graph"] = "eager"
-    """Launch of a step on a GPU: kernel by kernel, or as CUDA graphs (one worker, rows in memory, a model that never
-    waits for the GPU)."""
+    step: Literal["auto", "eager", "graph"] = "auto"
+    """Launch of a step on a GPU: kernel by kernel (eager), or as CUDA graphs (one worker, rows in memory, a model that
+    never waits for the GPU); auto: as graphs where possible, except for a model of your own."""
     accelerator_type: str = ""
     """GPU type of every worker, in Ray's terms, such as A100; empty: any."""
     cpus_per_worker: float = Field(default=0.0, ge=0)
@@ -221,11 +227,10 @@ class Recipe:
             needed = {
                 "device=cuda": self.resources.device == "cuda",
                 "loader=resident or auto": loader in ("auto", "resident"),
-                "compile=false": not self.training.compile,
                 "micro_batches=1": self.training.micro_batches == 1,
             }
             if missing := [name for name, is_met in needed.items() if not is_met]:
-                raise ValueError(f"step must be eager without {' and '.join(missing)}, got 'graph'")
+                raise ValueError(f"step must be auto or eager without {' and '.join(missing)}, got 'graph'")
 
     @property
     def has_probe(self) -> bool:

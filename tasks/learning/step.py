@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -27,17 +28,20 @@ class Step:
         device: torch.device,
         world_size: int,
         class_weights: Tensor | None = None,
+        compiles: bool = False,
+        say: Callable[[str], None] = print,
     ) -> None:
         self.recipe, self.precision, self.device, self.world_size = recipe, precision, device, world_size
         self.model, self.class_weights = model, class_weights
         self.parallel: nn.Module = self._distributed() if world_size > 1 else model
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
         """Loss, hits and rows since the totals were last set to zero."""
-        module: nn.Module = self.parallel
-        if recipe.finetuning.compile:
-            module = cast(nn.Module, torch.compile(module, dynamic=False))
-        self.forward = _Forward(module, precision, device)
-        self._must_capture = recipe.resources.step == "graph"
+        self.launch = ""
+        """How it runs, from its first call on: eager, compiled, graph or compiled graph."""
+        self.launches = launches(recipe, device=device.type, world_size=world_size, compiles=compiles)
+        """What its first call tries, one after the other."""
+        self.forward: _Forward
+        self.say = say
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Accumulate the gradients of a batch piece by piece, add to `totals`, and return the summed loss.
@@ -46,9 +50,8 @@ class Step:
         batch is divided by their number, not by the sum of their weights, whose mean over all training rows is 1: so
         pieces and ranks add up to the same gradients as one batch of one rank.
         """
-        if self._must_capture:
-            _capture(self.forward, images, name=self.recipe.model)
-            self._must_capture = False
+        if not self.launch:
+            self.forward = self._begin(images)
         batch_loss = torch.zeros((), device=self.device)
         pieces = list(
             zip(*(rows.chunk(self.recipe.finetuning.micro_batches) for rows in (images, labels)), strict=True)
@@ -66,6 +69,30 @@ class Step:
             self.totals[1] += (logits.detach().argmax(1) == classes).sum()
             self.totals[2] += len(targets)
         return batch_loss
+
+    def _begin(self, images: Tensor) -> "_Forward":
+        """Return the forward pass for batches of the shape of `images` in the first way of `launches` that is possible.
+
+        Raises `ValueError` if none is.
+        """
+        for number, launch in enumerate(self.launches, start=1):
+            module = self.parallel
+            if "compiled" in launch:
+                module = cast(nn.Module, torch.compile(module, dynamic=False))
+            forward, self.launch = _Forward(module, self.precision, self.device), launch
+            try:
+                if "graph" in launch:
+                    _capture(forward, images)
+                break
+            except Exception as error:
+                if error_policy.is_out_of_memory(error):
+                    raise
+                reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+                what = f"for model {self.recipe.model}, which cannot be captured ({reason})"
+                if number == len(self.launches):
+                    raise ValueError(f"step must be auto or eager {what}") from error
+                self.say(f"steps are {self.launches[number]} instead of {launch} {what}")
+        return forward
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum the losses of all rows, each times the weight of its label; of mixed labels, the mean by their shares.
@@ -99,6 +126,22 @@ class Step:
         )
 
 
+def launches(recipe: Recipe, *, device: str, world_size: int, compiles: bool = False) -> list[str]:
+    """Return the ways in which a step may run, in the order in which they are tried, each if the one before fails.
+
+    Args:
+        recipe: With `step` and `compile`, of which `auto` captures on a GPU only, and compiles only what is captured.
+        device: Type of the device.
+        world_size: Number of ranks.
+        compiles: Whether `auto` compiles.
+    """
+    must_compile, step = recipe.finetuning.compile == "on", recipe.resources.step
+    is_possible = (device, world_size, recipe.finetuning.micro_batches) == ("cuda", 1, 1)
+    is_captured = step == "graph" or (step == "auto" and is_possible)
+    graphs = ["compiled graph"] * (compiles or must_compile) + ["graph"] * (not must_compile)
+    return graphs * is_captured + ["compiled" if must_compile else "eager"] * (step != "graph")
+
+
 class _Forward(nn.Module):
     """Forward pass of `model` at `precision`; a module of its own, since a capture replaces its `forward` for good."""
 
@@ -112,23 +155,23 @@ class _Forward(nn.Module):
         return logits
 
 
-def _capture(forward: _Forward, images: Tensor, *, name: str) -> None:
+def _capture(forward: _Forward, images: Tensor) -> None:
     """Let `forward` replay CUDA graphs of its forward and backward pass, for batches of the shape of `images`.
 
-    The steps that warm up leave no trace in the model's running statistics and in its random numbers. Raises
-    `ValueError` if the model `name` cannot be captured, for example because it waits for the GPU.
+    Leaves no trace in running statistics, random numbers and the stream in use, also if it fails, for example because
+    the model waits for the GPU. Other threads, such as a writer of checkpoints, may use the GPU meanwhile.
     """
     before = [buffer.clone() for buffer in forward.buffers()]
+    devices, stream = ([images.device], torch.cuda.current_stream()) if images.is_cuda else ([], None)
     try:
-        with torch.random.fork_rng([images.device]):
-            torch.cuda.make_graphed_callables(forward, (images,), allow_unused_input=True)
-    except Exception as error:
-        if error_policy.is_out_of_memory(error):
-            raise
-        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        raise ValueError(f"step must be eager for model {name}, which cannot be captured ({reason})") from error
-    for buffer, value in zip(forward.buffers(), before, strict=True):
-        buffer.copy_(value)
+        # A capture that fails leaves its own stream in use (torch 2.14).
+        with torch.random.fork_rng(devices), torch.cuda.stream(stream):
+            torch.cuda.make_graphed_callables(
+                forward, (images,), allow_unused_input=True, capture_error_mode="thread_local"
+            )
+    finally:
+        for buffer, value in zip(forward.buffers(), before, strict=True):
+            buffer.copy_(value)
 
 
 def keep_compiled_code() -> None:

@@ -85,7 +85,7 @@ def check_training(plan: Plan) -> None:
             "smaller --set batch_size"
         )
     is_local = plan.train.workers == 0 or not os.environ.get("RAY_ADDRESS")
-    if training.compile and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
+    if training.compile == "on" and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
         devices.check_compiler(where="this machine")
     check_start(plan)
 

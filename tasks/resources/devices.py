@@ -11,6 +11,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.error_policy import Permanent
@@ -48,13 +50,19 @@ def choose(asked: str, *, where: str, number: int = 0) -> "torch.device":
     return torch.device("cpu")
 
 
+def can_compile() -> bool:
+    """Return whether torch.compile finds what it needs for GPUs: a C compiler and Python's headers."""
+    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    return any(map(shutil.which, compilers)) and Path(sysconfig.get_path("include"), "Python.h").exists()
+
+
 def check_compiler(*, where: str) -> None:
     """Raise `ValueError` unless torch.compile finds the C++ compiler that it needs for CPUs."""
     command = shlex.split(os.environ.get("CXX") or "g++")[0]
     if shutil.which(command) is None:
         raise ValueError(
-            f"compile=true needs a C++ compiler, but there is no {command!r} on {where}; install g++, or use --set "
-            "compile=false"
+            f"compile=on needs a C++ compiler, but there is no {command!r} on {where}; install g++, or use --set "
+            "compile=off"
         )
 
 

@@ -71,7 +71,7 @@ REQUESTS = [
     Bad("run --set model=resnet19", "model ... one of resnet18 ... such as timm/resnet34, got 'resnet19'"),
     Bad("run --set model=timm/resnet19", "model ... one that timm.list_models() names ... got 'timm/resnet19'"),
     Bad("run --set model=timm/resnet18.none", "timm.list_pretrained() names, got 'timm/resnet18.none': Invalid"),
-    Bad("run --set compile=on --set device=cpu", "compile=true ... install g++", {"CXX": "no-c++"}),
+    Bad("run --set compile=on --set device=cpu", "compile=on ... install g++", {"CXX": "no-c++"}),
     Bad("run", "PIPELINE_USER_CODE: ... /none.py", {"PIPELINE_USER_CODE": "/none.py"}),
     Bad("run --workers many", "--workers ... valid integer"),
     Bad("run --workers 500 --set batch_size=1000", "--workers ... at most ... 500"),

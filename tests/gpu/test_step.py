@@ -158,19 +158,25 @@ def test_graph_trains_as_single_kernels_do(gpu: torch.device, name: str) -> None
 
 
 @pytest.mark.skipif(not Path(sysconfig.get_path("include"), "Python.h").exists(), reason="needs Python's headers")
-def test_compiled_step_trains_as_the_model_itself(gpu: torch.device) -> None:
-    compiled, plain = (
-        _curve(new_trainer(gpu, num_rows=160, compile=is_compiled, **SETTINGS["vit-tiny"]))
-        for is_compiled in (True, False)
-    )
-    torch.testing.assert_close(compiled, plain, rtol=0.02, atol=0.005)
+@pytest.mark.parametrize(("name", "launch"), [("vit-tiny", "compiled"), ("small", "compiled graph")])
+def test_compiled_step_trains_as_the_model_itself(gpu: torch.device, name: str, launch: str) -> None:
+    compiled, plain = (new_trainer(gpu, num_rows=160, compile=how, **SETTINGS[name]) for how in ("on", "off"))
+    torch.testing.assert_close(_curve(compiled), _curve(plain), rtol=0.02, atol=0.005)
+    assert compiled.step.launch == launch
 
 
 def test_model_that_waits_for_the_gpu_is_refused_a_graph(gpu: torch.device) -> None:
     trainer = new_trainer(gpu, num_rows=160, **SETTINGS["small"], step="graph")
     trainer.model.register_forward_pre_hook(lambda model, inputs: str(inputs[0].sum().item()) and None)
-    with pytest.raises(ValueError, match=r"^step must be eager for model small, which cannot be captured \(\w*Error: "):
+    with pytest.raises(
+        ValueError, match=r"^step must be auto or eager for model small, which cannot be captured \(\w*Error: "
+    ):
         trainer.run_epoch(1)
+
+    trainer = new_trainer(gpu, num_rows=160, **SETTINGS["small"])
+    trainer.model.register_forward_pre_hook(lambda model, inputs: str(inputs[0].sum().item()) and None)
+    assert trainer.run_epoch(1).launch == "eager", "of auto"
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
 
 
 def _curve(trainer: Trainer) -> Tensor:

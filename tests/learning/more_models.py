@@ -19,6 +19,13 @@ def small(*, image_shape: Sequence[int], num_classes: int) -> nn.Module:
     return nn.Sequential(convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, num_classes))
 
 
+def unsteady(*, image_shape: Sequence[int], num_classes: int) -> nn.Module:
+    """A model with running statistics and dropout: each pass leaves a trace in its buffers and random numbers."""
+    convolution = nn.Conv2d(image_shape[2], 8, kernel_size=5, stride=2)
+    layers = (convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Dropout(0.2))
+    return nn.Sequential(*layers, nn.Linear(128, num_classes))
+
+
 def idle(**how: Any) -> nn.Module:
     """The small model with a weight that no output depends on, and so never gets a gradient."""
     model = small(**how)
@@ -84,6 +91,7 @@ class TwoFaced(nn.Module):
 MODELS = {
     "small": small,
     "idle": idle,
+    "unsteady": unsteady,
     "drawing": drawing,
     "vit-tiny": vit_tiny,
     "branching": Branching,

@@ -5,14 +5,16 @@ No torch here, whose import takes seconds.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Final, TypedDict
 
 from storage.manifest import Manifest
+from storage.statistics import EpochMetrics
 from storage.terminal import count
 from storage.uri import URI
 from tasks.jobs import dataset_parts
 from tasks.jobs.spec import JobSpec
-from tasks.learning import images
+from tasks.learning import images, user_code
 from tasks.learning.epoch_metrics import choose_batch_size
 from tasks.learning.recipes import Recipe
 from tasks.resources.scaling import Scale
@@ -21,6 +23,9 @@ from tasks.stages import Train
 SCORE: Final = "best_epoch"
 """Metric by which Ray Train selects checkpoints: the epoch if it is the best so far, else 0. Of equal validation losses
 it would prefer the last, `epoch_metrics.best_epoch` the first."""
+_COMPILED_S = 45.0
+"""Seconds of steps from which compiling them pays: it took up to 30 s on an H100, and saved a quarter to a half
+(docs/gpu.md)."""
 _RESIDENT_BYTES = 2 * 2**30
 """Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
 
@@ -56,12 +61,40 @@ def choose_loader(stage: Train, prepared: Manifest, *, workers: int) -> str:
             f"{batch_size} with {count(workers, 'worker')} and {count(rows, 'row')}; change --set batch_size or "
             "--workers"
         )
-    if stage.recipe.resources.step == "graph" and (workers > 1 or loader != "resident"):
+    reason = why_eager(stage.recipe, workers=workers, loader=loader)
+    if stage.recipe.resources.step == "graph" and reason:
         raise ValueError(
-            f"step must be eager with {workers} workers and loader={loader}, got 'graph'; a graph needs one worker and "
-            "rows in memory"
+            f"step must be auto or eager with {reason}, got 'graph'; a graph needs one worker and rows in memory"
         )
     return loader
+
+
+def why_eager(recipe: Recipe, *, workers: int, loader: str) -> str:
+    """Return what speaks against steps as CUDA graphs before one is captured; empty: nothing.
+
+    A graph repeats what a model did when it was captured: `auto` does not risk that with code that may do something
+    else in each step.
+    """
+    against = {
+        count(workers, "worker"): workers > 1,
+        f"loader={loader}": loader != "resident",
+        f"micro_batches={recipe.finetuning.micro_batches}": recipe.finetuning.micro_batches > 1,
+        "a model of your own": recipe.resources.step == "auto" and user_code.is_reference(recipe.model),
+    }
+    return " and ".join(name for name, holds in against.items() if holds)
+
+
+def compiling_pays(recipe: Recipe, history: Sequence[EpochMetrics], *, precision: str) -> bool:
+    """Return whether to compile the steps of the epochs after `history`, which are CUDA graphs, if there is a compiler.
+
+    The first epoch after a start also chooses algorithms and captures, so the faster of the last two counts. In fp32
+    the time that an epoch takes must not decide its bits.
+    """
+    if not history or recipe.finetuning.compile != "auto" or precision == "fp32":
+        return False
+    paces = [epoch.train_s - epoch.data_wait_s for epoch in history[-2:] if epoch.launch == "graph"]
+    is_long = len(paces) == 2 and min(paces) * (recipe.finetuning.epochs - len(history)) > _COMPILED_S
+    return history[-1].launch == "compiled graph" or is_long
 
 
 def resolved(recipe: Recipe, prepared: Manifest) -> Recipe:

@@ -1,5 +1,6 @@
 """The training loop of one rank, with or without Ray: all epochs that are not done yet, and a checkpoint after each."""
 
+import dataclasses
 import functools
 import platform
 import tempfile
@@ -47,10 +48,16 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
     if kind == "cpu":
         process.keep_memory()
     seed_everything(recipe.finetuning.seed)
-    if recipe.finetuning.compile:
+    if kind == "cuda":
         keep_compiled_code()
-        if kind == "cpu":
-            devices.check_compiler(where=f"node {platform.node()}")
+        reason = choices.why_eager(recipe, workers=context.world_size, loader=context.loader)
+        if recipe.resources.step == "auto" and reason:
+            recipe = dataclasses.replace(recipe, resources=dataclasses.replace(recipe.resources, step="eager"))
+            if rank == 0:
+                events.write_line(f"steps are eager, not CUDA graphs, with {reason} (docs/gpu.md)")
+    elif recipe.finetuning.compile == "on":
+        keep_compiled_code()
+        devices.check_compiler(where=f"node {platform.node()}")
     loader = make_loader(recipe, stage.prepared, prepared, context)
     with gc_paused():  # most models import torchvision
         is_random = stage.initial is None and stage.weights is None
@@ -74,6 +81,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
         device=context.device,
         precision=precision,
         class_counts=[prepared.statistics_of(PREPARED).class_counts["train"][name] for name in model.spec.classes],
+        say=events.write_line,
     )
     resolved = Resolved(
         batch_size=recipe.finetuning.batch_size,
@@ -109,6 +117,8 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
             # Another run may have committed the target; rank 0 looks.
             if _gathered(rank == 0 and manifest.is_committed(stage.target), trainer.world_size)[0]:
                 break
+            if choices.compiling_pays(recipe, history, precision=precision) and devices.can_compile():
+                trainer.compile_step()
             history.append(trainer.run_epoch(len(history) + 1, on_step=on_step, on_batch=on_batch))
             failpoint("report", f"epoch {len(history)}")
             checkpoints.take(history, trainer, prepared=trained_on, fields=fields)
