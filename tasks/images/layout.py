@@ -21,7 +21,8 @@ EXPECTED = (
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 """Split by the word that names it."""
-_VALIDATION = "in a split validation: validation rows are taken from train"
+VALIDATION = "in a split validation: validation rows are taken from train"
+"""Reason for which such files are left out."""
 _NO_CLASS = re.compile(
     r"annotations?|images?|labels?|masks?|trimaps?|jpegimages|segmentation\w*|\w*(images|part|batch|fold)[_ -]?\d+",
     re.IGNORECASE,
@@ -72,7 +73,7 @@ def of_parquet(paths: Sequence[str]) -> Layout:
     left_out: defaultdict[str, list[str]] = defaultdict(list)
     for path in paths:
         parts = path.split("/")
-        marked = [(depth, *found) for depth, part in enumerate(parts) if (found := _split_in(part))]
+        marked = [(depth, *found) for depth, part in enumerate(parts) if (found := split_in(part))]
         if marked:
             depth, word, split = marked[0]
             name_of[path] = "/".join([*parts[:depth], word]), split
@@ -81,7 +82,7 @@ def of_parquet(paths: Sequence[str]) -> Layout:
     used = _assign(dict(name_of.values()))
     for path, (name, _) in name_of.items():
         if name not in used:
-            left_out[_VALIDATION].append(path)
+            left_out[VALIDATION].append(path)
     splits = {path: used[name] for path, (name, _) in name_of.items() if name in used}
     return Layout(splits=splits, where="column label", left_out=left_out)
 
@@ -92,8 +93,8 @@ def of_images(paths: Sequence[str], *, name: str) -> Layout:
     `name` is the folder with all of them, for messages.
     """
     folders = _Folders(paths)
-    top = folders.unwrapped("", stop=_split_in)
-    split_of = {folder: found[1] for folder in folders.below(top) if (found := _split_in(folder))}
+    top = folders.unwrapped("", stop=split_in)
+    split_of = {folder: found[1] for folder in folders.below(top) if (found := split_in(folder))}
     bases = {top: ""}
     if split_of:
         train, test = (f"{top}{folder}/" for folder in _assign(split_of))
@@ -113,9 +114,9 @@ def of_images(paths: Sequence[str], *, name: str) -> Layout:
                 inside[normal(folder)].add(rest[: rest.rfind("/") + 1])
         else:
             is_validation = split_of.get(path[len(top) :].partition("/")[0]) == "validation"
-            left_out[_VALIDATION if is_validation and base is None else "in no class folder"].append(path)
+            left_out[VALIDATION if is_validation and base is None else "in no class folder"].append(path)
     where = " and ".join(bases) if split_of else f"{name}/{top}"
-    classes = _checked_classes(splits, class_of, {split: base or f"{name}/" for base, split in bases.items()})
+    classes = checked_classes(splits, class_of, {split: base or f"{name}/" for base, split in bases.items()})
     names = set(classes)
     _check_depth(inside, names)
     for path, of_training in class_of.items():  # prediction takes the first folder that is a class
@@ -150,7 +151,7 @@ class _Folders:
         return folder
 
 
-def _split_in(name: str) -> tuple[str, str] | None:
+def split_in(name: str) -> tuple[str, str] | None:
     """Return `name` up to the word of a split, in lower case, and the split; None if it has none, or several.
 
     `Training Set`, `training_set` and `TrainingSet` have the same words. Digits are a word of their own.
@@ -181,7 +182,7 @@ def _assign(split_of: Mapping[str, str]) -> dict[str, str]:
     return {names[split][0]: split for split in ("train", "test")}
 
 
-def _checked_classes(
+def checked_classes(
     splits: Mapping[str, str], class_of: Mapping[str, str], folder_of: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the class names in order; raise `ValueError` if they cannot be learned.

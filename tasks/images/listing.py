@@ -86,16 +86,17 @@ class Listing:
         )
 
 
-def below(uri: URI, *, layout: str, single: Entry | None = None) -> Listing:
+def below(uri: URI, *, layout: str, single: Entry | None = None, table: URI | None = None) -> Listing:
     """List the files below `uri`, or only `single`; raise `ValueError` unless they are images or Parquet files.
 
-    `layout` says in the message what is expected.
+    `layout` says in the message what is expected; `table`, with the labels, is none of the files.
     """
     unnamed: list[str] = []
     closed: dict[str, str] = {}
     listing = Listing([], [], defaultdict(list))
     for entry in [single] if single else files.walk(uri, unnamed=unnamed, closed=closed):
-        _sort(entry, uri, listing)
+        if uri.child(entry.path) != table:
+            _sort(entry, uri, listing)
     for path, problem in closed.items():
         if not (reason := not_data(path)):
             raise ValueError(

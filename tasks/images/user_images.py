@@ -17,7 +17,7 @@ from storage.kinds import RUNS
 from storage.manifest import Damaged
 from storage.statistics import LeftOut
 from storage.uri import FINGERPRINT_LENGTH, URI, ListingURI, Root
-from tasks.images import content_split, layout, listing
+from tasks.images import content_split, label_table, layout, listing
 from tasks.images.class_names import normal
 from tasks.images.listing import NEW, UserFile
 from tasks.learning import sources
@@ -87,18 +87,33 @@ def check_apart(root: Root, uri: URI) -> None:
         )
 
 
-def find(uri: URI, *, test_fraction: float = 0.2, are_grouped: bool = False) -> UserImages:
+def find(
+    uri: URI, *, test_fraction: float = 0.2, are_grouped: bool = False, labels_from: str | None = None
+) -> UserImages:
     """List the images or Parquet files below `uri` to train on, with splits, classes and checksums.
 
-    `test_fraction` of the images become test rows if the class folders are not below split folders; with `are_grouped`,
-    which ones is not known yet. Raises `ValueError` if a split or a second class is
-    missing, or the folders can be read in several ways.
+    Args:
+        uri: The folder.
+        test_fraction: Share of the images that become test rows unless folders or a table define the splits.
+        are_grouped: Which images become test rows is not known yet.
+        labels_from: The option `--labels`: a table with the labels; None: folders have the names of the classes.
+
+    Raises:
+        ValueError: A split or a second class is missing, or the folders can be read in several ways.
     """
-    folder_listing = listing.below(uri, layout=layout.EXPECTED)
+    table = label_table.parse(labels_from)[0] if labels_from else None
+    folder_listing = listing.below(uri, layout=layout.EXPECTED, table=table)
+    paths = [entry.path for entry in folder_listing.entries]
+    if labels_from and folder_listing.parquet:
+        raise ValueError(f"--labels must be omitted with Parquet files, which hold their own labels, got {labels_from}")
     try:
-        paths = [entry.path for entry in folder_listing.entries]
-        read = layout.of_parquet(paths) if folder_listing.parquet else layout.of_images(paths, name=uri.name)
+        if labels_from:
+            read = label_table.layout_of(labels_from, label_table.read(labels_from), paths, uri=uri)
+        else:
+            read = layout.of_parquet(paths) if folder_listing.parquet else layout.of_images(paths, name=uri.name)
     except ValueError as error:
+        if labels_from:
+            raise ValueError(f"--labels: {labels_from}: {error}") from None
         first = folder_listing.first_folders()
         raise ValueError(f"--data: {uri}: {error}; its first folders are {first}; {layout.EXPECTED}") from None
     number = {name: label for label, name in enumerate(read.classes)}
@@ -112,10 +127,9 @@ def find(uri: URI, *, test_fraction: float = 0.2, are_grouped: bool = False) -> 
         if not are_grouped and not uri.is_s3:  # which lists no SHA-256 but an ETag
             user_files = content_split.with_splits(user_files, fraction=test_fraction, sha256={})
             chosen = f"{sum(file.split == 'test' for file in user_files):,}"
-        notes = [
-            f"there are no folders train and test: {chosen} of {len(user_files):,} images are test rows "
-            f"(test_fraction={test_fraction:g})"
-        ]
+        reason = "the table has no column split" if labels_from else "there are no folders train and test"
+        are_test = f"{chosen} of {len(user_files):,} images are test rows (test_fraction={test_fraction:g})"
+        notes = [f"{reason}: {are_test}"]
     for reason, others in read.left_out.items():
         folder_listing.skipped[reason] += others
     return UserImages(
