@@ -49,6 +49,7 @@ def mnist(
     storage: str | None = None,
     mirror: list[str] | None = None,
     data: str | None = None,
+    labels: str | None = None,
     workers: int | None = None,
     cores: int | None = None,
     settings: dict[str, Any] | None = None,

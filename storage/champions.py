@@ -170,3 +170,8 @@ def location_of(raw: Manifest) -> URI | None:
     """Return the location of the user's own files; none for a downloaded source."""
     sources = raw.statistics_of(RAW).sources
     return URI(sources[0].url) if "listing" in raw.parameters and sources else None
+
+
+def label_table_of(raw: Manifest) -> str | None:
+    """Return the table with the labels of the user's own files, as `--labels` names it; none without one."""
+    return next((table.url for table in raw.statistics_of(RAW).sources[1:] if "listing" in raw.parameters), None)

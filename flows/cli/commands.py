@@ -10,6 +10,7 @@ from flows.cli.options import (
     CopyOptions,
     Count,
     FlowOptions,
+    Labels,
     MirrorOptions,
     Model,
     RecipeOptions,
@@ -52,6 +53,7 @@ class RunOptions(MirrorOptions, TrainingOptions):
             "such as mnist-1d9802c1c0d9 (default: download the recipe's source)",
         ),
     ] = None
+    labels: Labels = None
     judge_only: Annotated[
         bool, typer.Option("--judge-only", help="record the decision, but keep the current champion in any case")
     ] = False
@@ -157,6 +159,7 @@ class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
             help="your own images with labels, or a raw dataset, as --data of a run; or a source by its name: mnist",
         ),
     ]
+    labels: Labels = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

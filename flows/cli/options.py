@@ -12,6 +12,15 @@ from storage.exits import NAMED, Storage, parse_csv, parse_folder
 Text: TypeAlias = str | None
 Model = Annotated[str, typer.Option(metavar="URI", help=NAMED)]
 Count = Annotated[int, typer.Option(min=1, metavar="N", help="number of images to list")]
+Labels = Annotated[
+    Text,
+    typer.Option(
+        metavar="FILE",
+        help="table with the labels of the images in --data, instead of class folders: CSV or Parquet with a column "
+        "file (filename, path, image), relative to --data, and a column label (class), and perhaps split (train or "
+        "test); other columns: labels.csv:PATH,LABEL or labels.csv:PATH,LABEL,SPLIT",
+    ),
+]
 RECIPE = "a recipe's name, path.py:function or folder:function"
 _Function = TypeVar("_Function", bound=Callable[..., object])
 NONE: Any = ()

@@ -119,6 +119,7 @@ def _plan(options: RunOptions, recipe: Recipe) -> Plan:
         recipe=recipe,
         workers=options.workers,
         data=options.data,
+        labels=options.labels,
         mirror=options.mirror,
         registered_model=options.register_as,
         judge_only=options.judge_only,

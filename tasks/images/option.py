@@ -99,8 +99,10 @@ def is_needed(files: FilesURI, *, child: URI) -> bool:
         return False
 
 
-def find_training_data(root: Root, recipe: Recipe, data: str | None) -> TrainingData:
+def find_training_data(root: Root, recipe: Recipe, data: str | None, *, labels: str | None = None) -> TrainingData:
     """Return what `recipe` learns from: `data`, or the recipe's source; raise `ValueError` if they do not fit."""
+    if labels and (not data or manifest.is_committed(DatasetURI(catalog.named(root, data, option="--data")))):
+        raise ValueError(f"--labels needs --data with a folder of images, got {labels} with {data or 'no --data'}")
     if not data:
         source = sources.load(recipe.data.source)
         _check_shift(recipe, side=min(source.image_shape[:2]))
@@ -111,10 +113,10 @@ def find_training_data(root: Root, recipe: Recipe, data: str | None) -> Training
     except FileNotFoundError:
         expected = f"{EXPECTED}, or the URI of a raw dataset"
         raise user_images.nothing_at(uri, expected=expected) from None
-    return _raw_dataset(uri, recipe) if manifest.is_committed(uri) else _user_images(root, uri, recipe)
+    return _raw_dataset(uri, recipe) if manifest.is_committed(uri) else _user_images(root, uri, recipe, labels)
 
 
-def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
+def _user_images(root: Root, uri: DatasetURI, recipe: Recipe, labels: str | None) -> TrainingData:
     if not recipe.data.image_size:
         from tasks.learning import pretrained  # torch, which other requests do without
 
@@ -123,7 +125,8 @@ def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, image_size=size))
     _check_shift(recipe, side=recipe.data.image_size)
     are_grouped = recipe.split.group != "none"
-    listed = user_images.find(URI(uri), test_fraction=recipe.data.test_fraction, are_grouped=are_grouped)
+    fraction = recipe.data.test_fraction
+    listed = user_images.find(URI(uri), test_fraction=fraction, are_grouped=are_grouped, labels_from=labels)
     if listed.kind == "parquet" and recipe.data.store == images.FILES:
         raise ValueError(
             f"store must be pixels for Parquet files, got 'files' for {uri}; use --set store=pixels "

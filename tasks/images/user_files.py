@@ -134,7 +134,10 @@ def finish(stage: Ingest, done: Sequence[Written]) -> tuple[list[File], Provenan
     table = commits.write_file(stage.target, f"{row_tables.SOURCES}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
     return [table], Provenance(
-        sources=(Origin(name=name, sha256=listing.digest, url=listing.uri),),
+        sources=(
+            Origin(name=name, sha256=listing.digest, url=listing.uri),
+            *[Origin(name="labels", sha256=listing.digest, url=listing.table)] * bool(listing.table),
+        ),
         left_out=listing.left_out,
         unreadable=tuple(named),
         notice=None,

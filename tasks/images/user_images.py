@@ -43,6 +43,8 @@ class UserImages(BaseModel, frozen=True):
     files: SkipValidation[tuple[UserFile, ...]]
     """Sorted by split and path; the split is `new` for files to predict, and empty if content decides it that is not
     known yet."""
+    table: str = ""
+    """Table with the labels, as `--labels` names it; empty: the folders are the classes. Does not count in `digest`."""
     labels: str = ""
     """Where the labels are, in words; empty for files to predict."""
     test_fraction: float | None = None
@@ -101,19 +103,19 @@ def find(
     Raises:
         ValueError: A split or a second class is missing, or the folders can be read in several ways.
     """
-    table = label_table.parse(labels_from)[0] if labels_from else None
-    folder_listing = listing.below(uri, layout=layout.EXPECTED, table=table)
+    table = label_table.Table.of(labels_from) if labels_from else None
+    folder_listing = listing.below(uri, layout=layout.EXPECTED, table=table.uri if table else None)
     paths = [entry.path for entry in folder_listing.entries]
-    if labels_from and folder_listing.parquet:
-        raise ValueError(f"--labels must be omitted with Parquet files, which hold their own labels, got {labels_from}")
+    if table and folder_listing.parquet:
+        raise ValueError(f"--labels must be omitted with Parquet files, which hold their own labels, got {table}")
     try:
-        if labels_from:
-            read = label_table.layout_of(labels_from, label_table.read(labels_from), paths, uri=uri)
+        if table:
+            read = label_table.layout_of(table, label_table.read(table), paths, uri=uri)
         else:
             read = layout.of_parquet(paths) if folder_listing.parquet else layout.of_images(paths, name=uri.name)
     except ValueError as error:
-        if labels_from:
-            raise ValueError(f"--labels: {labels_from}: {error}") from None
+        if table:
+            raise ValueError(f"--labels: {table}: {error}") from None
         first = folder_listing.first_folders()
         raise ValueError(f"--data: {uri}: {error}; its first folders are {first}; {layout.EXPECTED}") from None
     number = {name: label for label, name in enumerate(read.classes)}
@@ -127,7 +129,7 @@ def find(
         if not are_grouped and not uri.is_s3:  # which lists no SHA-256 but an ETag
             user_files = content_split.with_splits(user_files, fraction=test_fraction, sha256={})
             chosen = f"{sum(file.split == 'test' for file in user_files):,}"
-        reason = "the table has no column split" if labels_from else "there are no folders train and test"
+        reason = "the table has no column split" if table else "there are no folders train and test"
         are_test = f"{chosen} of {len(user_files):,} images are test rows (test_fraction={test_fraction:g})"
         notes = [f"{reason}: {are_test}"]
     for reason, others in read.left_out.items():
@@ -137,6 +139,7 @@ def find(
         kind=folder_listing.kind,
         classes=read.classes,
         files=tuple(user_files),
+        table=str(table or ""),
         labels=read.where,
         test_fraction=None if is_split else test_fraction,
         left_out=folder_listing.left_out(),

@@ -26,6 +26,7 @@ def make_plan(
     recipe: Recipe,
     workers: Workers = None,
     data: str | None = None,
+    labels: str | None = None,
     registered_model: str | None = None,
     mirror: Sequence[str] = (),
     judge_only: bool = False,
@@ -42,7 +43,7 @@ def make_plan(
     plan_once = functools.partial(
         _plan,
         root=root,
-        data=find_training_data(root, recipe, data),
+        data=find_training_data(root, recipe, data, labels=labels),
         weights=warm_start.initial_weights(recipe),
         workers=workers,
         register_as=check_name(registered_model, field="--register-as") if registered_model else None,
@@ -68,7 +69,7 @@ def make_again(champion: URI, *, root: Root, registered_model: str, workers: Wor
     """
     trained = manifest.load(champion)
     recorded, prepared = trained.statistics_of(CHECKPOINT).recipe, trained.parent("prepared", of=champion)
-    data = champions.location_of(manifest.load(manifest.load(prepared).parent("raw", of=prepared)))
+    raw = manifest.load(manifest.load(prepared).parent("raw", of=prepared))
     try:
         recipes.load(recorded["origin"] or recorded["name"])  # it may be code of the user's own
         recipe = recipes.from_dict(recorded)
@@ -77,7 +78,13 @@ def make_again(champion: URI, *, root: Root, registered_model: str, workers: Wor
         machine.choose(trained.parameters.get("cores"))
         workers = trained.parameters.get("workers", workers)
         plan = make_plan(
-            storage=root, recipe=recipe, workers=workers, data=data, registered_model=registered_model, limits=limits
+            storage=root,
+            recipe=recipe,
+            workers=workers,
+            data=champions.location_of(raw),
+            labels=champions.label_table_of(raw),
+            registered_model=registered_model,
+            limits=limits,
         )
     except ValueError as error:
         raise ValueError(
@@ -158,6 +165,7 @@ def _plan(
     plan = Plan(
         root=root,
         data=data.place,
+        labels=data.user_images.table if data.user_images else "",
         download=download if download and is_needed(download.target, child=raw) else None,
         weights=stored
         if stored and any(is_needed(stored.target, child=stage.target) for stage in (grouping, embed, train) if stage)

@@ -23,6 +23,8 @@ class Plan(BaseModel):
     root: Root
     data: URI | None
     """Folder with the user's images, or an existing raw dataset; None: the recipe's source."""
+    labels: str
+    """Table with their labels, as `--labels` names it; empty: the folders are the classes."""
     download: Download | None
     """None for the user's images, and if the files are gone but the raw dataset exists."""
     weights: Download | None
@@ -93,11 +95,12 @@ class Plan(BaseModel):
     @property
     def command(self) -> str:
         """The command that makes the same results in another storage root; no `--refresh`, which changes them."""
-        options = {"--data": self.data, "--register-as": self.register_as, "--workers": self.train.workers}
+        options: dict[str, str | int | None] = {"--data": self.data, "--labels": self.labels or None}
+        options |= {"--register-as": self.register_as, "--workers": self.train.workers, "--cores": self.train.cores}
         words = ["python", "flows/pipeline.py", "--recipe", self.recipe.origin or self.recipe.name]
         for name, value in recipes.changes(self.recipe).items():
             words += ["--set", f"{name}={value}"]
-        for option, given in (options | {"--cores": self.train.cores}).items():
+        for option, given in options.items():
             words += [option, str(given)] if given is not None else []
         return shlex.join(words)
 
