@@ -62,9 +62,9 @@ def test_the_recipe_of_the_docs_runs_although_its_flow_is_evicted_and_the_head_i
 
     run = Run(*words, folder=tmp_path, env=head.env)
     await_that(lambda: run.process.poll() is not None or run.says(f"attached to job {job}"))
+    before = len(_told(run))
     head.signal_workers(signal.SIGCONT)
-    before = _epochs(root)
-    await_that(lambda: run.process.poll() is not None or _epochs(root) > before)
+    await_that(lambda: run.process.poll() is not None or len(_told(run)) > before)
     head.be_lost()
     before = _epochs(root)
     assert 0 < before < _EPOCHS and run.process.poll() is None, "the head was lost too late"
@@ -72,9 +72,9 @@ def test_the_recipe_of_the_docs_runs_although_its_flow_is_evicted_and_the_head_i
     await_that(lambda: run.says(lost), limit_s=60)
     head.come_back()
     result = run.result()
-    told = re.findall(rf"epoch (\d+)/{_EPOCHS}: ", run.log.read_text().rpartition(lost)[2])
-    assert int(told[0]) >= before, "only the checkpoint that was being written may have to be made again"
-    assert [int(epoch) for epoch in told] == list(range(int(told[0]), _EPOCHS + 1))
+    told = _told(run, after=lost)
+    assert told[0] >= before, "only what no checkpoint has may have to be done again"
+    assert told == list(range(told[0], _EPOCHS + 1))
     assert result["promoted"], result["reason"]
     checkpoint = manifest.load(URI(result["uris"]["checkpoint"]))
     assert checkpoint.statistics_of(CHECKPOINT).model.model.startswith("my_recipe.py:network@")
@@ -90,7 +90,13 @@ def _answers(head: Head) -> bool:
     return False
 
 
+def _told(run: Run, *, after: str = "") -> list[int]:
+    """The epochs whose lines are in the log, or in what follows the last `after`."""
+    log = run.log.read_text()
+    return [int(epoch) for epoch in re.findall(rf"epoch (\d+)/{_EPOCHS}: ", log.rpartition(after)[2] if after else log)]
+
+
 def _epochs(root: Root) -> int:
-    """How many epochs have a checkpoint."""
+    """The latest epoch with a checkpoint."""
     paths = find(Path(root), "runs/*/*/epoch-*/checkpoint.json")
     return max((int(path.parent.name.removeprefix("epoch-")) for path in paths), default=0)

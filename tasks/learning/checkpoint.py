@@ -51,8 +51,8 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def best_epoch(self) -> int:
-        """Epoch with the lowest validation loss of those that have a checkpoint so far, the earliest of equals."""
-        return best_epoch(self.history, self.recipe["training"])
+        """Epoch with the lowest validation loss so far, the earliest of equals."""
+        return best_epoch(self.history)
 
     @property
     def is_last(self) -> bool:

@@ -13,27 +13,21 @@ TrainingFields = JSON
 """Fields of a recipe's group `training`; a probe has no epochs: it is done at once, as after one of one."""
 
 
-def has_checkpoint(epoch: int, training: TrainingFields) -> bool:
-    """Return whether `epoch` has a checkpoint; every `checkpoint_every`-th epoch has one, and the last."""
-    return bool(epoch % training.get("checkpoint_every", 1) == 0 or epoch == training["epochs"])
-
-
-def best_epoch(history: Sequence[EpochMetrics], training: TrainingFields) -> int:
-    """Return the epoch with the lowest validation loss, the first of equals, among those with a checkpoint, if any."""
-    kept = [metrics for metrics in history if has_checkpoint(metrics.epoch, training)] or history
-    return min(kept, key=lambda metrics: (metrics.validation_loss, metrics.epoch)).epoch
+def best_epoch(history: Sequence[EpochMetrics]) -> int:
+    """Return the epoch with the lowest validation loss, the first of equals."""
+    return min(history, key=lambda metrics: (metrics.validation_loss, metrics.epoch)).epoch
 
 
 def is_last(history: Sequence[EpochMetrics], training: TrainingFields) -> bool:
     """Return whether `training` ends with the last epoch of `history`.
 
-    It is stopped at a checkpoint `early_stop` epochs or more after the best epoch; 0: never. The first `freeze_epochs`
-    do not count. Only the history decides, so that every rank, and a resumed run, stops at the same epoch.
+    It is stopped `early_stop` epochs after the best epoch; 0: never. The first `freeze_epochs` do not count. Only the
+    history decides, so that every rank, and a resumed run, stops at the same epoch.
     """
     epoch, epochs = len(history), training.get("epochs", 1)
-    if epoch == epochs or not (training.get("early_stop") and epoch and has_checkpoint(epoch, training)):
+    if epoch == epochs or not (training.get("early_stop") and epoch):
         return bool(epoch == epochs)
-    return bool(epoch - max(best_epoch(history, training), training["freeze_epochs"]) >= training["early_stop"])
+    return bool(epoch - max(best_epoch(history), training["freeze_epochs"]) >= training["early_stop"])
 
 
 def choose_class_weights(class_weights: str, counts: Sequence[int]) -> list[float] | None:

@@ -112,11 +112,9 @@ class Training:
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto selects bf16 if the hardware supports it."""
     validation_batch_size: int = Field(default=0, ge=0, le=2**24)
     """Rows per validation batch of each worker; 0: at most 512, on a GPU as many as in a training step."""
-    checkpoint_every: int = Field(default=1, ge=1)
-    """Epochs from one checkpoint to the next; the last epoch has one too. Only these epochs can be the best one."""
     early_stop: int = Field(default=0, ge=0)
-    """End at a checkpoint this many epochs after the best one, not counting `freeze_epochs`; 0: never. The learning
-    rate follows its schedule for all `epochs`."""
+    """End this many epochs after the best one, not counting `freeze_epochs`; 0: never. The learning rate follows its
+    schedule for all `epochs`."""
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "auto"
     """Compile the training step with torch.compile, and keep the code for later runs; auto: on a GPU, from the third
     epoch on, if that saves time."""

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import safetensors.torch
@@ -68,15 +68,12 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields
         sha256={},
         **of_run,
     )
-    # Steps change the originals meanwhile. Computing with the tensors is left to this thread: a second one would get
-    # OpenMP threads of its own, and with more of them than cores each waits asleep, which makes every step slower.
-    weights = {name: _copied(tensor) for name, tensor in trainer.model.state_dict().items()}
     tensors: dict[str, Tensor] = {}
 
     def plain(value: object) -> object:
         if isinstance(value, Tensor):
             name = str(len(tensors))
-            tensors[name] = _copied(value)
+            tensors[name] = value
             return {_TENSOR: name}
         if isinstance(value, dict):
             return {_ITEMS: [[key, plain(item)] for key, item in value.items()]}
@@ -84,16 +81,44 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, fields
 
     training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
     rest = {"training": json.dumps(plain(training))}
+    weights, state = snapshot(trainer.model.state_dict()), snapshot(tensors)
 
     def write(folder: URI) -> None:
-        state = safetensors.torch.save(tensors, rest)
-        checkpoint.write(folder, meta, {WEIGHTS: safetensors.torch.save(weights), TRAINING: state})
+        content = {WEIGHTS: safetensors.torch.save(weights()), TRAINING: safetensors.torch.save(state(), rest)}
+        checkpoint.write(folder, meta, content)
 
     return write
 
 
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+def snapshot(tensors: Mapping[str, Tensor]) -> Callable[[], dict[str, Tensor]]:
+    """Copy `tensors` to the host, contiguous; return a function that waits for the copies, in any thread.
+
+    A GPU first copies them in its own memory, in a few kernels; what follows is done while it computes. The caller's
+    thread computes: another would get OpenMP threads of its own, and with more than cores each step is slower.
+    """
+    by_type = dict[tuple[torch.device, torch.dtype], list[str]]()
+    for name, tensor in tensors.items():
+        by_type.setdefault((tensor.device, tensor.dtype), []).append(name)
+    copies, events = dict[str, Tensor](), list[torch.cuda.Event]()
+    for (device, _), names in by_type.items():
+        joined = torch.cat([tensors[name].detach().reshape(-1) for name in names])
+        if device.type == "cuda":
+            stream = torch.cuda.Stream(device)
+            stream.wait_stream(torch.cuda.current_stream(device))
+            joined.record_stream(stream)
+            with torch.cuda.stream(stream):
+                host = torch.empty(joined.shape, dtype=joined.dtype, pin_memory=True)
+                joined = host.copy_(joined, non_blocking=True)
+            events.append(stream.record_event())
+        pieces = joined.split([tensors[name].numel() for name in names])
+        copies |= {name: piece.view(tensors[name].shape) for name, piece in zip(names, pieces, strict=True)}
+
+    def wait() -> dict[str, Tensor]:
+        for event in events:
+            event.synchronize()
+        return copies
+
+    return wait
 
 
 def restore(folder: Path, trainer: Trainer, *, prepared: str, fields: JSON) -> list[EpochMetrics]:

@@ -20,6 +20,8 @@ class Limits(BaseModel):
     """Seconds after which a stage is aborted."""
     stall_s: float = 600.0
     """Seconds without progress after which a training worker is restarted, or the wait for a cluster's nodes ends."""
+    checkpoint_s: float = 30.0
+    """Seconds from the end of writing a checkpoint of a training until the next one is due."""
     download_s: float = 30.0
     """Seconds without data after which a download gives a connection up."""
 

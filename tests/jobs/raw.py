@@ -20,6 +20,7 @@ from tasks.jobs.spec import JobSpec
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import images, loop, recipes
 from tasks.learning.recipes import Data, Recipe, Split, Training
+from tasks.resources.needs import Limits
 from tasks.runners.runner import InProcessRunner
 from tasks.stages import Ingest, Predict, Preprocess, Stage, Train
 from tests import committed
@@ -101,16 +102,16 @@ def to_predict(root: Root, model: CheckpointURI, dataset: DatasetURI) -> Predict
 def reader(loader: str, **about: Any) -> RankContext:
     """The only rank, on the CPU, with batches as they come from the DataLoader; `about` has what differs."""
     usual: dict[str, Any] = {"rank": 0, "world_size": 1, "device": torch.device("cpu"), "threads": 1}
-    usual |= {"prepare": iter, "report": lambda folder, history: None}
+    usual |= {"prepare": iter, "report": lambda folder, history: None, "checkpoint_s": 0}
     return RankContext(loader=loader, **usual | about)
 
 
-def run(stage: Stage[Any]) -> None:
+def run(stage: Stage[Any], *, checkpoint_s: float = 0) -> None:
     """Do here what the job of `stage` would do."""
-    InProcessRunner().run(JobSpec(stage=stage))
+    InProcessRunner().run(JobSpec(stage=stage, limits=Limits(checkpoint_s=checkpoint_s)))
 
 
-def train(stage: Train, *, cut: int | None = None) -> list[int]:
+def train(stage: Train, *, cut: int | None = None, checkpoint_s: float = 0) -> list[int]:
     """Do a training, which is interrupted as the epoch `cut` begins; return the epochs that it trained."""
     epochs, run_epoch = list[int](), loop.Trainer.run_epoch
 
@@ -122,5 +123,5 @@ def train(stage: Train, *, cut: int | None = None) -> list[int]:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt) if cut else contextlib.nullcontext():
         patch.setattr(loop.Trainer, "run_epoch", recorded)
-        run(stage)
+        run(stage, checkpoint_s=checkpoint_s)
     return epochs

@@ -22,10 +22,12 @@ from tasks.jobs.train import job as train
 from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import datasets, windows
 from tasks.learning.loop import Loader
+from tasks.resources.needs import Limits
 from tasks.runners.jobs_api import JOB_ENV
 from tasks.stages import Train
 from tests import photographs
 from tests.faults import injection
+from tests.faults.history import History, is_struck, step
 from tests.image_folder import write_folder
 from tests.jobs import raw
 from tests.jobs.raw import reader
@@ -38,14 +40,14 @@ _BATCH = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def once(tmp_path_factory: pytest.TempPathFactory, s3: Server) -> Iterator[Path]:
-    """A file without which a worker is killed in the middle of epoch 2; meanwhile there is a Ray that reaches S3.
+    """A file without which a worker is killed in the middle of epoch 3; meanwhile there is a Ray that reaches S3.
 
     It asks for a token: a process reads it once, so what it read is forgotten.
     """
     folder = tmp_path_factory.mktemp("ray")
     once = folder / "once"
     once.touch()
-    strike = injection.fault("step", "epoch 2", once=once, skip=2)
+    strike = injection.fault("step", "epoch 3", once=once, skip=2)
     env = JOB_ENV | injection.environment(folder / "history.jsonl", strike)
     # Without niceness, else workers wait for all else on a busy machine.
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_worker_niceness": "0"}
@@ -131,12 +133,12 @@ def test_every_rank_gets_the_batches_that_it_would_read_and_transform_itself(
 
 def weights_on_ray(stage: Train) -> str:
     """Train, and return the digest of the weights."""
-    train.run(JobSpec(stage=stage, threads=stage.workers), RayData())
+    train.run(JobSpec(stage=stage, limits=Limits(checkpoint_s=3600), threads=stage.workers), RayData())
     return next(file.sha256 for file in manifest.load(stage.target).files if file.path.startswith("weights"))
 
 
 @pytest.mark.parametrize(("workers", "store"), [(1, "pixels"), (2, "files"), (3, "pixels")])
-def test_weights_after_a_kill_in_an_epoch_and_of_a_second_attempt_are_those_of_an_undisturbed_run_that_streams(
+def test_weights_after_a_kill_between_checkpoints_and_of_a_second_attempt_are_those_of_an_undisturbed_run(
     once: Path, prepared: DatasetURI, tmp_path: Path, workers: int, store: str
 ) -> None:
     root = Root(str(tmp_path))
@@ -145,15 +147,20 @@ def test_weights_after_a_kill_in_an_epoch_and_of_a_second_attempt_are_those_of_a
             raw.run(making)
 
     def to_train(name: str, loader: str) -> Train:
-        stage = raw.to_train(root, prepared, name=name, epochs=2, model="small-cnn", loader=loader)
+        stage = raw.to_train(root, prepared, name=name, epochs=3, model="small-cnn", loader=loader)
         if store == "files":
-            stage = photographs.trains(root, making.target, name, loader=loader)
+            stage = photographs.trains(root, making.target, name, epochs=3, loader=loader)
         return stage.model_copy(update={"workers": workers})
 
     expected, killed = weights_on_ray(to_train("streamed", "streaming")), to_train("killed", "ray-data")
+    history = History(once.parent / "history.jsonl")
+    history.begin()
     once.unlink()
     assert weights_on_ray(killed) == expected and once.exists(), "nobody was killed"
-    for removed in (killed.target, killed.scratch.child("attempt-1/epoch-0002")):
+    events = list(history.events())
+    again = {event["at"] for event in events[list(map(is_struck, events)).index(True) :] if step(event)}
+    assert again >= {"epoch 2", "epoch 3"}, "epoch 2 has no checkpoint"
+    for removed in (killed.target, killed.scratch.child("attempt-1/epoch-0003")):
         files.remove(removed)
     assert weights_on_ray(killed) == expected
     assert files.children(killed.scratch) == ["attempt-1", "attempt-2"]

@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy, nll_loss
 from storage import files, manifest, tables
 from storage.kinds import CHECKPOINT, DatasetURI
 from storage.uri import Root
-from tasks.jobs.train import choices
+from tasks.jobs.train import attempts, choices, train_loop
 from tasks.learning import images, inference, training_state
+from tasks.stages import Train
 from tests.jobs import raw
 from tests.jobs.raw import run
 from tests.learning.training import same
@@ -19,21 +20,52 @@ from tests.learning.training import same
 pytestmark = pytest.mark.usefixtures("more_models")
 
 
-def test_checkpoint_of_every_second_epoch_is_resumed_from_and_the_best_of_them_is_committed(
-    prepared: DatasetURI, tmp_path: Path
+@pytest.mark.parametrize("learning_rate", [0.002, 0.1])
+def test_training_cut_between_checkpoints_repeats_the_epochs_since_and_commits_the_best_of_all_epochs(
+    prepared: DatasetURI, tmp_path: Path, learning_rate: float
 ) -> None:
     root = Root(str(tmp_path))
-    whole, cut = (raw.to_train(root, prepared, name=name, epochs=5, checkpoint_every=2) for name in ("whole", "cut"))
-    run(whole)
-    raw.train(cut, cut=4)
-    left = [name for name in files.children(cut.scratch.child("attempt-1")) if name.startswith("epoch-")]
-    assert left == ["epoch-0002"]
-    assert raw.train(cut) == [3, 4, 5]
-    (model, meta), (expected, _) = (training_state.load_model(spec.target) for spec in (cut, whole))
-    assert same(model.state_dict(), expected.state_dict())
-    kept = [row for row in meta.history if row.epoch in (2, 4, 5)]
-    assert len(meta.history) == 5
-    assert meta.best_epoch == meta.epoch == min(kept, key=lambda row: row.validation_loss).epoch
+    whole, cut = (
+        raw.to_train(root, prepared, name=name, epochs=6, learning_rate=learning_rate) for name in ("whole", "cut")
+    )
+    assert raw.train(whole) == [1, 2, 3, 4, 5, 6]  # with a checkpoint of each
+    raw.train(cut, cut=4, checkpoint_s=3600)
+    assert _written(cut, attempt=1) == ["epoch-0001"], "after the first epoch"
+    assert raw.train(cut, cut=6, checkpoint_s=3600) == [2, 3, 4, 5]
+    assert _written(cut, attempt=2) == ["epoch-0002"], "after the first one of an attempt, however short"
+    assert raw.train(cut, checkpoint_s=3600) == [3, 4, 5, 6]
+    expected, resumed = (manifest.load(stage.target) for stage in (whole, cut))
+    trained = [one.statistics_of(CHECKPOINT) for one in (expected, resumed)]
+    assert trained[0].history == trained[1].history and len(trained[1].history) == 6
+    lowest = min(trained[1].history, key=lambda epoch: epoch.validation_loss)
+    assert trained[0].best_epoch == trained[1].best_epoch == lowest.epoch
+    tensors = [
+        {file.path: file.sha256 for file in one.files if "safetensors" in file.path} for one in (expected, resumed)
+    ]
+    assert tensors[0] == tensors[1] and len(tensors[0]) == 2
+
+
+def _written(stage: Train, *, attempt: int) -> list[str]:
+    """The epochs that an attempt left checkpoints of."""
+    return [name for name in files.children(stage.scratch.child(f"attempt-{attempt}")) if name.startswith("epoch-")]
+
+
+@pytest.mark.parametrize("is_preempted", [False, True])
+def test_checkpoints_are_written_at_once_when_a_node_is_about_to_go_away(
+    prepared: DatasetURI, tmp_path: Path, is_preempted: bool
+) -> None:
+    stage, reported = raw.to_train(Root(str(tmp_path)), prepared, epochs=5), list[tuple[str, int]]()
+    context = raw.reader(
+        "resident",
+        checkpoint_s=3600,
+        is_preempted=lambda: is_preempted,
+        report=lambda folder, history: reported.append((folder.name, len(history))),
+    )
+    train_loop.train(stage, manifest.load(prepared), attempts.new_attempt(stage.scratch), context)
+    (_, last), *_ = attempts.described(stage.scratch)
+    epochs = range(1, 6) if is_preempted else sorted({1, last.best_epoch, 5})
+    assert reported == [(f"epoch-{epoch:04d}", epoch) for epoch in epochs]
+    assert _written(stage, attempt=1) == [name for name, _ in reported]
 
 
 def test_training_that_stops_early_and_is_resumed_ends_at_the_same_epoch(

@@ -1,5 +1,6 @@
 """Checkpoints: only whole ones are used, and only for the run they belong to."""
 
+import copy
 import dataclasses
 import shutil
 import tempfile
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from storage import manifest
@@ -95,6 +97,24 @@ def newest(scratch: URI) -> URI | None:
             return None
         assert all(Path(folder, name).read_bytes() == Path(fetched[0], name).read_bytes() for name in FILES[:2])
         return fetched[0]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_snapshot_has_the_bytes_of_the_state_although_the_training_goes_on(
+    digits: dict[str, Split], tmp_path: Path, layout: torch.memory_format
+) -> None:
+    trainer = new_trainer(digits)
+    trainer.model.backbone.to(memory_format=layout)
+    history = [trainer.run_epoch(1)]
+    model = safetensors.torch.save({name: tensor.contiguous() for name, tensor in trainer.model.state_dict().items()})
+    optimizer = copy.deepcopy(trainer.optimizer.state_dict()["state"])
+    write = training_state.take(trainer, history, prepared=PREPARED, fields=FIELDS)
+    trainer.run_epoch(2)
+    write(URI(str(tmp_path)))
+    assert (tmp_path / WEIGHTS).read_bytes() == model
+    restored = new_trainer(digits)
+    training_state.restore(tmp_path, restored, prepared=PREPARED, fields=FIELDS)
+    torch.testing.assert_close(restored.optimizer.state_dict()["state"], optimizer, rtol=0, atol=0)
 
 
 class TestNewest:

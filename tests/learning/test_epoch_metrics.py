@@ -15,24 +15,22 @@ from tests.learning import training
 
 
 @pytest.mark.parametrize(
-    ("losses", "every", "early_stop", "frozen", "last"),
+    ("losses", "early_stop", "frozen", "last"),
     [
-        ([3, 2, 1, 2, 2, 2], 1, 0, 0, 6),
-        ([3, 2, 1, 2, 2, 2], 1, 2, 0, 5),
-        ([3, 2, 1, 1, 1, 1], 1, 3, 0, 6),  # the first of equal epochs is the best
-        ([3, 1, 2, 2, 2, 2], 2, 3, 0, 6),  # epoch 5 has no checkpoint to end with
-        ([1, 3, 2, 3, 3, 3], 3, 2, 0, 6),  # epoch 1 has no checkpoint, so epoch 3 is the best
-        ([1, 2, 2, 2, 2, 2], 1, 2, 3, 5),  # the backbone has had two epochs
-        ([1, 2, 2, 0, 2, 2], 1, 2, 3, 6),
+        ([3, 2, 1, 2, 2, 2], 0, 0, 6),
+        ([3, 2, 1, 2, 2, 2], 2, 0, 5),
+        ([3, 2, 1, 1, 1, 1], 3, 0, 6),  # the first of equal epochs is the best
+        ([1, 2, 2, 2, 2, 2], 2, 3, 5),  # the backbone has had two epochs
+        ([1, 2, 2, 0, 2, 2], 2, 3, 6),
     ],
 )
-def test_training_stops_at_a_checkpoint_after_enough_epochs_without_a_better_one(
-    losses: list[float], every: int, early_stop: int, frozen: int, last: int
+def test_training_stops_after_enough_epochs_without_a_better_one(
+    losses: list[float], early_stop: int, frozen: int, last: int
 ) -> None:
     others = ("step", "train_loss", "train_accuracy", "validation_accuracy", "learning_rate", "backbone_learning_rate")
     common: dict[str, Any] = dict.fromkeys(others, 0)
     history = [EpochMetrics(epoch=number, validation_loss=loss, **common) for number, loss in enumerate(losses, 1)]
-    how = {"checkpoint_every": every, "epochs": len(losses), "early_stop": early_stop, "freeze_epochs": frozen}
+    how = {"epochs": len(losses), "early_stop": early_stop, "freeze_epochs": frozen}
     assert next(epoch for epoch in range(len(losses) + 1) if is_last(history[:epoch], how)) == last
 
 

@@ -59,7 +59,6 @@ SETTINGS = {
     "loader=ray-data": "checkpoint",
     "micro_batches=2": "checkpoint",
     "validation_batch_size=64": "checkpoint",
-    "checkpoint_every=2": "checkpoint",
     "class_weights=balanced": "checkpoint",
     "class_weights=none": "checkpoint",
     "early_stop=2": "checkpoint",

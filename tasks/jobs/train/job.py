@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ray.train.torch import TorchConfig
 
 _MAX_FAILURES = 3
-_GPU_INTERVAL_S = "0.1"
-"""Seconds between two checks of workers with GPUs. Each check takes one report of an epoch, and the next report waits
-for it: with the interval of all jobs (`jobs_api.JOB_ENV`) an epoch could not take less than half a second."""
 
 
 def run(spec: JobSpec[Train], data: LocalData) -> None:
@@ -94,8 +91,6 @@ def _train_on_ray(prepared: Manifest, assignment: Assignment) -> None:
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(limits.stall_s)
     # On a busy cluster, workers wait until they can start: they are known to fit.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(limits.stage_s)
-    if scale.use_gpu:
-        os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = _GPU_INTERVAL_S
     configured = _configuration(assignment)
     try:
         if assignment["loader"] != "ray-data" and tuned.is_on(spec.threads):

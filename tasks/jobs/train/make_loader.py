@@ -53,13 +53,17 @@ class RankContext:
     prepare: Callable[[DataLoader[Batch]], Iterable[Batch]]
     """Turns a DataLoader into one whose batches are on `device`."""
     report: Report
-    """Called on every rank once for each epoch, in order, after its checkpoint is complete."""
+    """Called on every rank for each checkpoint, in order, after it is complete."""
+    checkpoint_s: float
+    """Seconds from the end of writing a checkpoint until the next one is due."""
     loader: str
     """Kind of loader: `resident`, `streaming`, `dataloader` or `ray-data`."""
     windows: Windows | None = None
     """Reads the rows of `ray-data`; None: this process reads them. The batches are the same."""
     beat: Callable[[], None] = lambda: None
     """Called at every sign of progress."""
+    is_preempted: Callable[[], bool] = lambda: False
+    """Called on every rank after each epoch: returns, for all ranks, whether one of their nodes is about to go away."""
 
 
 def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, context: RankContext) -> Loader:

@@ -1,12 +1,14 @@
-"""The training loop of one rank, with or without Ray: all epochs that are not done yet, and a checkpoint after each."""
+"""The training loop of one rank, with or without Ray: all epochs that are not done yet, and their checkpoints."""
 
 import dataclasses
-import functools
+import math
 import platform
 import tempfile
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,9 +25,9 @@ from tasks.jobs import events
 from tasks.jobs.events import EPOCHS
 from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
-from tasks.jobs.train.make_loader import RankContext, Report, make_loader
+from tasks.jobs.train.make_loader import RankContext, make_loader
 from tasks.learning import checkpoint, hardware, training_state, user_code
-from tasks.learning.epoch_metrics import TrainingFields, best_epoch, has_checkpoint, is_last
+from tasks.learning.epoch_metrics import best_epoch, is_last
 from tasks.learning.loaders import to_device
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision, set_arithmetic
@@ -33,9 +35,11 @@ from tasks.learning.step import keep_compiled_code
 from tasks.resources import devices, machine, scaling
 from tasks.stages import Train
 
-_CHECKPOINTS = 4
-"""Most checkpoints that exist at once: two that are kept, one being written, and the committed one."""
+_CHECKPOINTS = 5
+"""Most checkpoints that exist at once: of the two latest best epochs, of the newest one, and two being written."""
 _T = TypeVar("_T")
+_Snapshot = tuple[URI, list[EpochMetrics], Callable[[URI], None]]
+"""A folder, the history so far, and a function that writes the state after it to the folder."""
 
 
 def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) -> None:
@@ -112,7 +116,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
             events.progress(what, step, steps, f"loss {loss:.3f}", fraction=share, epoch=epoch)
 
     with ThreadPoolExecutor(1) as writer:
-        checkpoints = Checkpoints(attempt, context.report, writer)
+        checkpoints = Checkpoints(attempt, context, writer)
         while not is_last(history, vars(recipe.finetuning)):
             # Another run may have committed the target; rank 0 looks.
             if _gathered(rank == 0 and manifest.is_committed(stage.target), trainer.world_size)[0]:
@@ -139,18 +143,19 @@ def train_here(spec: JobSpec[Train], prepared: Manifest, attempt: URI, *, loader
         device=device,
         threads=scaling.threads_here(spec.threads or scaling.cores_here(), sharing=1),
         prepare=lambda batches: (to_device(device, batch) for batch in batches),
-        report=functools.partial(_keep_newest_and_best, training=vars(spec.stage.recipe.finetuning)),
+        report=_keep_newest_and_best,
+        checkpoint_s=spec.limits.checkpoint_s,
         loader=loader,
     )
     with user_code.wrap_user_errors():
         train(spec.stage, prepared, attempt, context)
 
 
-def _keep_newest_and_best(folder: URI, history: list[EpochMetrics], *, training: TrainingFields) -> None:
-    """Remove all checkpoints of an attempt but the best one and the newest, which is in `folder`."""
-    kept = {folder.name, f"epoch-{best_epoch(history, training):04d}"}
+def _keep_newest_and_best(folder: URI, history: list[EpochMetrics]) -> None:
+    """Remove all checkpoints of an attempt that are older than the one in `folder`, but the best one."""
     for name in files.children(folder.parent):
-        if name.startswith("epoch-") and name not in kept:
+        epoch = int(name.removeprefix("epoch-")) if name.startswith("epoch-") else len(history)
+        if epoch < len(history) and epoch != best_epoch(history):
             files.remove(folder.parent.child(name))
 
 
@@ -198,45 +203,65 @@ def _resume(scratch: URI, trainer: Trainer, fields: JSON, *, trained_on: str) ->
 
 
 class Checkpoints:
-    """Writer of the state after each epoch while the next one trains; reports it on every rank once it is complete."""
+    """Writer of checkpoints while training goes on; reports each on every rank once it is complete.
 
-    def __init__(self, attempt: URI, report: Report, writer: Executor) -> None:
-        self.attempt, self.report, self.writer = attempt, report, writer
-        self._history: list[EpochMetrics] = []
-        """History up to the epoch that is not reported yet; empty if there is none."""
-        self._written: Future[None] | None = None
+    They are due after the first epoch of an attempt, after the last, and `checkpoint_s` after the previous ones were
+    complete, so that slow storage never holds up the training. Then the latest state is written and, before it, that of
+    the best epoch, which waits in memory.
+    """
 
-    def take(self, history: list[EpochMetrics], trainer: Trainer, *, prepared: str, fields: JSON) -> None:
-        """Start to write the state after the latest epoch, if it is to have a checkpoint.
+    def __init__(self, attempt: URI, context: RankContext, writer: Executor) -> None:
+        self.attempt, self.context, self.writer = attempt, context, writer
+        self._unwritten: list[_Snapshot] = []  # of the best epoch, unless its checkpoint is written
+        self._unreported: list[tuple[URI, list[EpochMetrics]]] = []  # of the latest checkpoints
+        self._completed_at: Future[float] = Future()  # of the latest checkpoints, by `time.monotonic`
+        self._completed_at.set_result(-math.inf)
 
-        First waits for the previous one, and raises its error.
+    def take(self, history: list[EpochMetrics], trainer: Trainer, **about: Any) -> None:
+        """Copy the state after the latest epoch if it is needed; start to write checkpoints if they are due.
+
+        `about` is what `training_state.take` also needs. Raises the error of the previous checkpoints.
         """
-        epoch = history[-1].epoch
-        if has_checkpoint(epoch, vars(trainer.recipe.finetuning)):
+        is_best, is_end = best_epoch(history) == len(history), is_last(history, vars(trainer.recipe.finetuning))
+        is_complete = self._completed_at.done()
+        since_s = time.monotonic() - self._completed_at.result() if is_complete else 0.0
+        is_time = since_s >= self.context.checkpoint_s
+        is_complete, is_time = _gathered((is_complete, is_time), trainer.world_size)[0]  # rank 0 decides
+        if is_complete:
+            self.finish(1)  # Ray Train takes one per health check: a second one would wait
+        is_due = is_end or is_time or self.context.is_preempted()
+        if is_due:
             self.finish()
-            self._history = list(history)
-            if trainer.rank == 0:
-                write = training_state.take(trainer, history, prepared=prepared, fields=fields)
-                self._written = self.writer.submit(write, self._folder(epoch))
+        if is_best:
+            self._unwritten = []  # before more memory is taken
+        if is_best or is_due:
+            write = (lambda folder: None) if trainer.rank else training_state.take(trainer, history, **about)
+            self._unwritten.append((self.attempt.child(f"epoch-{len(history):04d}"), list(history), write))
+        if is_due:
+            self._unreported = [(folder, history) for folder, history, _ in self._unwritten]
+            self._completed_at = self.writer.submit(_write, self._unwritten)
+            self._unwritten = []
         if trainer.rank == 0:
             _tell_epoch(history, trainer)
 
-    def finish(self) -> None:
-        """Wait until the latest state is complete, and report it."""
-        if self._written is not None:
-            self._written.result()
-        if self._history:
-            self.report(self._folder(self._history[-1].epoch), self._history)
-        self._history, self._written = [], None
+    def finish(self, most: int = 2) -> None:
+        """Wait until the latest checkpoints are complete, of which there are two at most; report some or all."""
+        self._completed_at.result()
+        for folder, history in self._unreported[:most]:
+            self.context.report(folder, history)
+        del self._unreported[:most]
 
-    def _folder(self, epoch: int) -> URI:
-        return self.attempt.child(f"epoch-{epoch:04d}")
+
+def _write(snapshots: Iterable[_Snapshot]) -> float:
+    for folder, _, write in snapshots:
+        write(folder)
+    return time.monotonic()
 
 
 def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     """Report the latest epoch: its metrics, and whether it is the best so far."""
     metrics, training, epochs = history[-1], vars(trainer.recipe.finetuning), trainer.recipe.finetuning.epochs
-    best = best_epoch(history, training)
+    best = best_epoch(history)
     num_images = trainer.steps_per_epoch * trainer.recipe.finetuning.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
     waits = f"waited {metrics.data_wait_s:.1f} s for data, {metrics.checkpoint_wait_s:.1f} s for checkpoints"

@@ -26,7 +26,7 @@ from tasks.jobs.train.choices import Assignment
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
-from tasks.learning.epoch_metrics import NonFiniteLoss, TrainingFields, best_epoch
+from tasks.learning.epoch_metrics import NonFiniteLoss, best_epoch
 from tasks.resources import devices, scaling
 
 EXIT_CODE = 86
@@ -34,7 +34,7 @@ EXIT_CODE = 86
 
 
 def train(config: Assignment) -> None:
-    """Train all epochs that are not done yet, with a checkpoint after each.
+    """Train all epochs that are not done yet.
 
     A permanent error is left in a file for the driver, since Ray Train would retry it.
     """
@@ -75,7 +75,9 @@ def _train(config: Assignment, *, beat: Callable[[], None]) -> None:
         device=get_device() if scale.use_gpu else torch.device("cpu"),  # that `check_gpu` has tried out
         threads=scaling.threads_here(scale.threads, sharing=context.get_local_world_size()),
         prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),  # its rows stay as they are
-        report=functools.partial(report, training=vars(stage.recipe.finetuning)),
+        report=report,
+        checkpoint_s=config["spec"].limits.checkpoint_s,
+        is_preempted=lambda: ray.train.get_preemption_info() is not None,
         loader=config["loader"],
         windows=windows,
         beat=beat,
@@ -83,14 +85,14 @@ def _train(config: Assignment, *, beat: Callable[[], None]) -> None:
     train_loop.train(stage, manifest.load(stage.prepared), config["attempt"], rank_context)
 
 
-def report(folder: URI, history: list[EpochMetrics], *, training: TrainingFields) -> None:
+def report(folder: URI, history: list[EpochMetrics]) -> None:
     """Report the last epoch of `history` to Ray Train, on every rank; rank 0 has written its checkpoint to `folder`.
 
     The checkpoint stays there, written with the usual retries: an upload by Ray would give up after seconds. Ray Train
     keeps those with the highest `choices.SCORE`.
     """
     metrics, storage = history[-1], ray.train.get_context().get_storage()
-    is_best = best_epoch(history, training) == metrics.epoch
+    is_best = best_epoch(history) == metrics.epoch
     place = Checkpoint(f"{storage.experiment_fs_path}/{folder.name}", storage.storage_filesystem)
     ray.train.report(
         {
