@@ -133,6 +133,8 @@ class Resolved(_Document):
     class_weights: str
     """`none` or `balanced`."""
     device: str
+    loader: str
+    """`embeddings` of a probe."""
     precision: str
     threads: int
     workers: int
@@ -280,7 +282,6 @@ class CheckpointStatistics(Statistics):
     """The whole recipe, as `Recipe.to_dict` gives it."""
     split: SplitRule
     """Of the prepared dataset."""
-    loader: str
     hardware: tuple[str, ...]
     """Hardware and versions of all epochs, in order of first use."""
     is_reproducible: bool

@@ -21,9 +21,11 @@ from tasks.learning import recipes
 
 HARDWARE = "fp32 on cpu: EPYC, AVX2, avx, torch 2.14.1"
 SOURCE = {"name": "images.gz", "sha256": "ab" * 32, "md5": "cd" * 16, "url": "https://mirror.example/images.gz"}
-RESOLVED = Resolved(batch_size=128, class_weights="none", device="cpu", precision="fp32", threads=1, workers=1)
+RESOLVED = Resolved(
+    batch_size=128, class_weights="none", device="cpu", loader="resident", precision="fp32", threads=1, workers=1
+)
 _SPLIT: dict[str, Any] = {"split_seed": 0, "validation_fraction": 0.1, "group": "none", "store": "pixels"}
-ENDED: dict[str, Any] = {"split": SplitRule(**_SPLIT), "loader": "resident", "seconds": 7.5}
+ENDED: dict[str, Any] = {"split": SplitRule(**_SPLIT), "seconds": 7.5}
 """What `attempts.commit` is told besides the checkpoints."""
 _CHANNELS: dict[str, Any] = {"mean": (0.0,), "std": (1.0,)}
 _MODEL = {"model": "small-cnn", "image_shape": (28, 28, 1), "classes": tuple("0123456789")} | _CHANNELS

@@ -215,6 +215,15 @@ def cores_here(cgroup: Path = _CGROUP) -> int:
     return cores
 
 
+def memory_here(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Return the bytes of memory that are available on this machine, at most a container's limit."""
+    available = 1024 * int(meminfo.read_text().partition("MemAvailable:")[2].split()[0])
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of version 2, and of version 1
+        with contextlib.suppress(OSError, ValueError):  # another version; or no limit, which is `max`
+            available = min(available, int((cgroup / name).read_text()))
+    return available
+
+
 def threads_here(most: int, *, sharing: int) -> int:
     """Return the threads of one of `sharing` workers on this machine: `most`, or fewer if its share of cores is less.
 

@@ -127,7 +127,7 @@ def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predic
         [file.sha256 for file in manifest.load(one.target).files if "weights" in file.path] for one in (whole, cut)
     ]
     assert weights[0] == weights[1] and weights[0]
-    assert manifest.load(cut.target).statistics_of(CHECKPOINT).loader == "ray-data"
+    assert manifest.load(cut.target).statistics_of(CHECKPOINT).resolved.loader == "ray-data"
     source = stages["files"][0].target
     spec = raw.to_predict(Root(str(tmp_path)), cut.target, source)
     run(spec)

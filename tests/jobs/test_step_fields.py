@@ -106,7 +106,7 @@ def test_temperature_of_a_checkpoint_lowers_the_loss_of_validation_rows_and_chan
 @pytest.mark.parametrize(
     ("changes", "workers", "message"),
     [
-        ({"step": "graph", "device": "cuda"}, 2, "^step must be eager with 2 workers and loader=resident, got 'graph'"),
+        ({"step": "graph", "device": "cuda"}, 2, "^step must be auto or eager with 2 workers, got 'graph'; a"),
         ({"batch_size": 1000}, 1, r"batch_size must be at least .* got 1000 with 1 worker and \d+ rows; change"),
         ({"batch_size": 3}, 4, r"batch_size must be at least .* got 3 with 4 workers and \d+ rows; change"),
     ],
@@ -117,3 +117,22 @@ def test_settings_with_which_some_worker_cannot_train_are_refused_before_they_st
     spec = raw.to_train(Root(str(tmp_path)), prepared, **changes)
     with pytest.raises(ValueError, match=message):
         choices.choose_loader(spec, manifest.load(prepared), workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("gib", "free", "expected"),
+    [
+        (2, [], "resident"),
+        (2.1, [], "streaming"),
+        (39, [79], "resident"),
+        (40, [79], "streaming"),
+        (1.1, [2], "streaming"),
+        (39, [20, 79, 79, 79], "resident"),
+        (41, [20, 79, 79, 79], "streaming"),
+    ],
+    ids=str,
+)
+def test_rows_stay_in_half_of_the_memory_of_the_smallest_gpu_and_in_2_gib_on_cpus(
+    gib: float, free: list[int], expected: str
+) -> None:
+    assert choices.resident_or_streaming(int(gib * 2**30), [each * 2**30 for each in free]) == expected

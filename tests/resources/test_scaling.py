@@ -96,3 +96,13 @@ def test_cpu_limit_of_a_container_counts_as_cores(tmp_path: Path, monkeypatch: p
     ):
         (tmp_path / name).write_text(f"{content}\n")
         assert scaling.cores_here(tmp_path) == cores
+
+
+def test_memory_of_a_container_counts_where_the_machine_has_more(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       32000 kB\nMemAvailable:   16000 kB\n")
+    assert scaling.memory_here(tmp_path, meminfo) == 16_384_000
+    for content, expected in (("max", 16_384_000), ("8192000", 8_192_000), ("99999999", 16_384_000)):
+        (tmp_path / "memory.max").write_text(f"{content}\n")
+        assert scaling.memory_here(tmp_path, meminfo) == expected
+    assert scaling.memory_here() > 0

@@ -96,7 +96,6 @@ def commit(
     *,
     parents: Mapping[str, URI | Parent],
     split: SplitRule,
-    loader: str,
     add: AddToModel | None = None,
     seconds: float,
 ) -> Manifest:
@@ -139,7 +138,6 @@ def commit(
             resolved=final.resolved,
             recipe=final.recipe,
             split=split,
-            loader=loader,
             hardware=meta.hardware,
             is_reproducible=hardware.is_reproducible(meta.hardware),
             seconds=seconds,
@@ -147,7 +145,7 @@ def commit(
     )
 
 
-def finish(stage: Train, prepared: Manifest, *, started: float, loader: str, add: AddToModel | None = None) -> None:
+def finish(stage: Train, prepared: Manifest, *, started: float, add: AddToModel | None = None) -> None:
     """Commit the best epoch, unless another run was first; the job `started` at this monotonic time."""
     if not manifest.is_committed(stage.target):
         commit(
@@ -155,7 +153,6 @@ def finish(stage: Train, prepared: Manifest, *, started: float, loader: str, add
             stage.target,
             parents=stage.parents | {"prepared": prepared.as_parent(stage.prepared)},
             split=prepared.statistics_of(PREPARED).split,
-            loader=loader,
             add=add,
             seconds=time.monotonic() - started,
         )

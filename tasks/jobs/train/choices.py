@@ -1,10 +1,9 @@
-"""Choices before the workers of a training start: the loader, and the batch size.
+"""Choices before a training starts: the loader, the batch size, and whether steps are captured and compiled.
 
 No torch here, whose import takes seconds.
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Final, TypedDict
 
@@ -27,7 +26,7 @@ _COMPILED_S = 45.0
 """Seconds of steps from which compiling them pays: it took up to 30 s on an H100, and saved a quarter to a half
 (docs/gpu.md)."""
 _RESIDENT_BYTES = 2 * 2**30
-"""Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
+"""Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory on CPUs."""
 
 
 class Assignment(TypedDict):
@@ -42,17 +41,15 @@ class Assignment(TypedDict):
 def choose_loader(stage: Train, prepared: Manifest, *, workers: int) -> str:
     """Return the loader to use; raise `ValueError` if so many `workers` cannot train.
 
-    `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed by the workers. Encoded
-    images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
+    `auto` leaves pixels to the ranks, which know their memory (`resident_or_streaming`). Encoded images are always fed
+    by Ray Data, whose tasks decode and augment them; without Ray, by this process.
     """
     store = images.store_of(prepared.columns["metadata"])
     if stage.recipe.data.store != store:
         raise ValueError(f"store must be {store}, as in {stage.prepared}, got {stage.recipe.data.store!r}")
     loader = stage.recipe.finetuning.loader
-    if loader == "auto":
-        num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
-        loader = "resident" if num_bytes <= _RESIDENT_BYTES else "streaming"
-        loader = "ray-data" if dataset_parts.is_encoded(prepared) else loader
+    if loader == "auto" and dataset_parts.is_encoded(prepared):
+        loader = "ray-data"
     batch_size, rows = resolved(stage.recipe, prepared).finetuning.batch_size, prepared.num_rows("train")
     rows -= rows % workers if loader == "dataloader" else 0  # its sampler gives every rank the same number of rows
     if not workers <= batch_size <= rows:
@@ -61,27 +58,37 @@ def choose_loader(stage: Train, prepared: Manifest, *, workers: int) -> str:
             f"{batch_size} with {count(workers, 'worker')} and {count(rows, 'row')}; change --set batch_size or "
             "--workers"
         )
-    reason = why_eager(stage.recipe, workers=workers, loader=loader)
-    if stage.recipe.resources.step == "graph" and reason:
-        raise ValueError(
-            f"step must be auto or eager with {reason}, got 'graph'; a graph needs one worker and rows in memory"
-        )
+    why_eager(stage.recipe, workers=workers, loader=loader)
     return loader
+
+
+def resident_or_streaming(num_bytes: int, free: Sequence[int]) -> str:
+    """Return the loader that `auto` means for `num_bytes` of pixels over all ranks.
+
+    Each rank on a GPU has as much memory `free` for its share, of which half may be rows; on CPUs `free` is empty.
+    """
+    most = min(free) * len(free) // 2 if free else _RESIDENT_BYTES
+    return "resident" if num_bytes <= most else "streaming"
 
 
 def why_eager(recipe: Recipe, *, workers: int, loader: str) -> str:
     """Return what speaks against steps as CUDA graphs before one is captured; empty: nothing.
 
     A graph repeats what a model did when it was captured: `auto` does not risk that with code that may do something
-    else in each step.
+    else in each step. Raises `ValueError` if the recipe requires a graph.
     """
     against = {
         count(workers, "worker"): workers > 1,
-        f"loader={loader}": loader != "resident",
+        f"loader={loader}": loader not in ("resident", "auto"),
         f"micro_batches={recipe.finetuning.micro_batches}": recipe.finetuning.micro_batches > 1,
         "a model of your own": recipe.resources.step == "auto" and user_code.is_reference(recipe.model),
     }
-    return " and ".join(name for name, holds in against.items() if holds)
+    reason = " and ".join(name for name, holds in against.items() if holds)
+    if recipe.resources.step == "graph" and reason:
+        raise ValueError(
+            f"step must be auto or eager with {reason}, got 'graph'; a graph needs one worker and rows in memory"
+        )
+    return reason
 
 
 def compiling_pays(recipe: Recipe, history: Sequence[EpochMetrics], *, precision: str) -> bool:

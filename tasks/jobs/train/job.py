@@ -39,7 +39,7 @@ def run(spec: JobSpec[Train], data: LocalData) -> None:
     threads = spec.threads or scaling.cores_here()
     if stage.recipe.training.kind == "probe":
         _probe_job().train(stage, prepared, attempts.new_attempt(stage.scratch), threads=threads)
-        attempts.finish(stage, prepared, started=started, loader="embeddings")
+        attempts.finish(stage, prepared, started=started)
         return
     if stage.embeddings and stage.recipe.model != LITE0:  # whose head is known
         _probe_job().check_head(stage, prepared)
@@ -54,7 +54,7 @@ def run(spec: JobSpec[Train], data: LocalData) -> None:
 
         train_loop.train_here(spec, prepared, attempt, loader=loader)
     add = functools.partial(_probe_job().average, stage, prepared, threads=threads) if stage.embeddings else None
-    attempts.finish(stage, prepared, started=started, loader=loader, add=add)
+    attempts.finish(stage, prepared, started=started, add=add)
 
 
 def _probe_job() -> ModuleType:

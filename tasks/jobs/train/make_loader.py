@@ -57,7 +57,7 @@ class RankContext:
     checkpoint_s: float
     """Seconds from the end of writing a checkpoint until the next one is due."""
     loader: str
-    """Kind of loader: `resident`, `streaming`, `dataloader` or `ray-data`."""
+    """Kind of loader: `resident`, `streaming`, one of these by memory (`auto`), `dataloader` or `ray-data`."""
     windows: Windows | None = None
     """Reads the rows of `ray-data`; None: this process reads them. The batches are the same."""
     beat: Callable[[], None] = lambda: None

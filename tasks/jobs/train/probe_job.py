@@ -58,6 +58,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, *, threads: int) -> No
             batch_size=len(fitted.rows.labels),
             class_weights="balanced" if fitted.class_weights else "none",
             device="cpu",
+            loader="embeddings",
             precision="fp32",
             threads=1,
             workers=1,

@@ -26,7 +26,7 @@ from tasks.jobs.events import EPOCHS
 from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, make_loader
-from tasks.learning import checkpoint, hardware, training_state, user_code
+from tasks.learning import checkpoint, hardware, images, training_state, user_code
 from tasks.learning.epoch_metrics import best_epoch, is_last
 from tasks.learning.loaders import to_device
 from tasks.learning.loop import Trainer, seed_everything
@@ -52,6 +52,10 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
     if kind == "cpu":
         process.keep_memory()
     seed_everything(recipe.finetuning.seed)
+    if context.loader == "auto":
+        num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
+        free = _gathered(_free_memory(context), context.world_size) if kind == "cuda" else []
+        context = dataclasses.replace(context, loader=choices.resident_or_streaming(num_bytes, free))
     if kind == "cuda":
         keep_compiled_code()
         reason = choices.why_eager(recipe, workers=context.world_size, loader=context.loader)
@@ -91,6 +95,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
         batch_size=recipe.finetuning.batch_size,
         class_weights="balanced" if trainer.class_weights is not None else "none",
         device=kind,
+        loader=context.loader,
         precision=precision,
         threads=threads,
         workers=context.world_size,
@@ -157,6 +162,12 @@ def _keep_newest_and_best(folder: URI, history: list[EpochMetrics]) -> None:
         epoch = int(name.removeprefix("epoch-")) if name.startswith("epoch-") else len(history)
         if epoch < len(history) and epoch != best_epoch(history):
             files.remove(folder.parent.child(name))
+
+
+def _free_memory(context: RankContext) -> int:
+    """Return the bytes free for the rows of one rank: of its GPU, and of its share of the host, which reads them."""
+    on_host = scaling.memory_here() // context.world_size  # all ranks may be on this machine
+    return min(torch.cuda.mem_get_info(context.device)[0], on_host)
 
 
 def _gathered(value: _T, world_size: int) -> list[_T]:
