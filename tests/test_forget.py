@@ -164,7 +164,7 @@ def test_same_command_ends_the_same_after_a_kill(
         patch.setattr(failpoints, "handler", kill)
         forget(copy, photos.parent / "5.png", code=130)
     done = forget(copy, photos.parent / "5.png")
-    assert done["state"] == "done" and [*done["replaced"].values()] == [f"checkpoints/{clean.name}"]
+    assert done["finished"] and [*done["replaced"].values()] == [f"checkpoints/{clean.name}"]
     expected = {path for path in committed.listing(Root(str(photos.parent / "clean"))) if "report" not in path}
     kept = {path for path in committed.listing(copy) if "report" not in path and not path.startswith(("reg", "forg"))}
     assert kept == {path for path in expected if not path.startswith(("registry", "runs"))}
@@ -203,23 +203,24 @@ def test_root_in_use_and_champion_that_began_with_another_are_refused(
     }
 
 
-@pytest.mark.parametrize("state", ["replacing", "deleting"])
 def test_champions_count_as_they_are_when_the_command_continues(
-    copy: Root, photos: Path, capsys: pytest.CaptureFixture[str], state: Any
+    copy: Root, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image, (model,) = photos.parent / "5.png", champions.registered_models(copy)
     old = f"checkpoints/{champions.require_champion(copy, model).name}"
-    sha256 = hashlib.sha256(image.read_bytes()).hexdigest()
-    forgetting.write(copy, forgetting.Certificate(sha256=sha256, state=state, champions={model: old}))
-    if state == "deleting":
-        before = committed.listing(copy)
-        forget(copy, image, code=2)
-        assert f"the champion of {model} was made" in capsys.readouterr().err and committed.listing(copy) == before
+    begun = {
+        "sha256": hashlib.sha256(image.read_bytes()).hexdigest(),
+        "deleted": {"reports/any-0123456789ab": "0" * 64},
+    }
+    forgetting.write(copy, forgetting.Certificate.model_validate(begun))
+    before = committed.listing(copy)
+    forget(copy, image, code=2)
+    assert f"the champion of {model} was made" in capsys.readouterr().err and committed.listing(copy) == before
     by_hand = CheckpointURI(committed.result(copy, "checkpoint", "by-hand"))
     champions.promote(copy, by_hand, name=model)
     done = forget(copy, image)
-    assert done["state"] == "done" and old in done["deleted"] and files.children(by_hand.parent) == [by_hand.name]
-    assert done["replaced"] == ({old: f"checkpoints/{by_hand.name}"} if state == "replacing" else {})
+    assert done["finished"] and old in done["deleted"] and done["replaced"] == {}
+    assert files.children(by_hand.parent) == [by_hand.name]
 
 
 def test_result_whose_parent_is_gone_is_refused_unless_forget_deleted_that(tmp_path: Path) -> None:

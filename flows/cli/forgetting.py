@@ -48,13 +48,14 @@ def forget(options: ForgetOptions) -> int:
     root, certificate = work.root, work.certificate
     if options.dry_run:
         return _show(work, as_json=options.as_json)
-    if certificate.state == "replacing":
-        certificate = _replace(work, options)
-    if certificate.state != "done":
+    if not certificate.finished:
+        for plan in work.plans:
+            with contextlib.redirect_stdout(sys.stderr) if options.as_json else contextlib.nullcontext():
+                _replace(plan, work.family)
         with exits.refused_if_invalid():
             certificate = _list_deleted(root, certificate)
         forgetting.delete(root, certificate.deleted)
-        ended = {"state": "done", "finished": datetime.datetime.now(datetime.UTC)}
+        ended = {"finished": datetime.datetime.now(datetime.UTC)}
         certificate = forgetting.write(root, certificate.model_copy(update=ended))
     if options.as_json:
         print(certificate.model_dump_json(indent=1), flush=True)
@@ -71,22 +72,22 @@ def _prepare(options: ForgetOptions) -> _Work:
     forgetting.check_no_run(root, now=access.check_writable(root))
     sha256, content = _image(options.image)
     before = forgetting.read(root, sha256)
-    if before.state == "deleting":
+    if before.deleted and not before.finished:
         return _Work(root=root, certificate=before)
     found, family = _find(root, before, content=content)
-    if before.state == "done" and not (family or traces.is_listed(root, found.files)):
-        if before.finished:
-            return _Work(root=root, certificate=before)
+    if not family and before.finished:
+        return _Work(root=root, certificate=before)
+    if not family:
         raise ValueError(f"FILE: no result below {root} was made of the image {sha256}; see: data-to-model ls raw")
-    certificate = _begin(root, before, found, family)
+    pixels = tuple(sorted(digest.hex() for digest in found.pixels))
+    changes = {"files": tuple(sorted(found.files)), "pixels": pixels, "finished": None}
     plans = [
-        preflight.checked_again(options, reference.resolve(old, root=root), root=root, registered_model=name)
-        for name, old in certificate.champions.items()
-        if old not in certificate.replaced
+        preflight.checked_again(options, champion, root=root, registered_model=name)
+        for name, champion in _champions(root, [folder.uri for folder in family]).items()
     ]
     for plan in plans:
         _check_removed(plan, found, sha256, ingests=not options.dry_run)
-    return _Work(root=root, certificate=certificate, family=family, plans=plans)
+    return _Work(root=root, certificate=before.model_copy(update=changes), family=family, plans=plans)
 
 
 def _image(word: str) -> tuple[str, bytes]:
@@ -118,27 +119,6 @@ def _find(root: Root, certificate: Certificate, *, content: bytes = b"") -> tupl
     return found, sorted(family, key=lambda folder: order.index(folder.kind))
 
 
-def _begin(root: Root, before: Certificate, found: Traces, family: Sequence[Folder]) -> Certificate:
-    """Return the certificate with all that is to be done, also by an earlier command."""
-    current = _champions(root, [folder.uri for folder in family])
-    champions = {name: reference.of(champion, root=root) for name, champion in current.items()}
-    replaced = {
-        old: reference.of(latest.champion, root=root)
-        for name, old in before.champions.items()
-        if name not in champions and (latest := registry.latest(root, name)) and latest.champion
-        if not (latest.withdraws and latest.gate)  # by hand: the decision is not that of an interrupted `forget`
-    } | before.replaced
-    update = {
-        "files": tuple(sorted(found.files)),
-        "pixels": tuple(sorted(digest.hex() for digest in found.pixels)),
-        "state": "replacing",
-        "champions": before.champions | champions,
-        "replaced": {old: new for old, new in replaced.items() if old not in champions.values()},
-        "finished": None,
-    }
-    return before.model_copy(update=update)
-
-
 def _champions(root: Root, uris: Iterable[URI]) -> dict[str, CheckpointURI]:
     names = {uri.name for uri in uris}
     current = {name: registry.champion(root, name) for name in champions.registered_models(root)}
@@ -161,25 +141,15 @@ def _check_removed(plan: Plan, found: Traces, sha256: str, *, ingests: bool) -> 
         )
 
 
-def _replace(work: _Work, options: ForgetOptions) -> Certificate:
-    """Replace each champion and its exports; return the certificate with what replaced them."""
-    root, certificate = work.root, forgetting.write(work.root, work.certificate)
-    for plan in work.plans:
-        with contextlib.redirect_stdout(sys.stderr) if options.as_json else contextlib.nullcontext():
-            name, train = plan.registered_model, plan.train
-            start.carry_out(
-                plan,
-                RunOptions(data=plan.data, register_as=name, storage=root, workers=train.workers, cores=train.cores),
-            )
-        if any(folder.kind == EXPORT.name and plan.replaces in folder.parents.values() for folder in work.family):
-            request = model_requests.resolve_export(storage=root, model=plan.train.target)
-            with using(root, [request.checkpoint, request.prepared], marker=FORGETTING):
-                export.fn(request.checkpoint, request.prepared)
-        champion = registry.champion(root, plan.registered_model) or plan.train.target
-        new = {certificate.champions[plan.registered_model]: reference.of(champion, root=root)}
-        changes = {"replaced": certificate.replaced | new}
-        certificate = forgetting.write(root, certificate.model_copy(update=changes))
-    return certificate
+def _replace(plan: Plan, family: Sequence[Folder]) -> None:
+    """Replace a champion, and its exports among the `family` of the image."""
+    root, name, train = plan.root, plan.registered_model, plan.train
+    options = RunOptions(data=plan.data, register_as=name, storage=root, workers=train.workers, cores=train.cores)
+    start.carry_out(plan, options)
+    if any(folder.kind == EXPORT.name and plan.replaces in folder.parents.values() for folder in family):
+        request = model_requests.resolve_export(storage=root, model=train.target)
+        with using(root, [request.checkpoint, request.prepared], marker=FORGETTING):
+            export.fn(request.checkpoint, request.prepared)
 
 
 def _list_deleted(root: Root, certificate: Certificate) -> Certificate:
@@ -193,7 +163,14 @@ def _list_deleted(root: Root, certificate: Certificate) -> Certificate:
             f"FILE: the champion of {', '.join(names)} was made of the image meanwhile; promote another with: "
             "data-to-model promote URI, then run the same command again"
         )
-    return forgetting.write(root, certificate.model_copy(update={"state": "deleting", "deleted": deleted}))
+    history = (decision for name in champions.registered_models(root) for decision in registry.history(root, name))
+    replaced = {
+        reference.of(decision.withdraws, root=root): reference.of(decision.challenger, root=root)
+        for decision in history
+        if decision.withdraws and decision.gate  # a rollback has none
+    }
+    changes = {"deleted": deleted, "replaced": {old: new for old, new in replaced.items() if old in deleted}}
+    return forgetting.write(root, certificate.model_copy(update=changes))
 
 
 def _show(work: _Work, *, as_json: bool) -> int:

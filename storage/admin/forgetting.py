@@ -1,7 +1,6 @@
 """Forgetting an image: the certificate of it, and the deletion of all that was made of the image, whatever its age."""
 
 from collections.abc import Collection, Iterable
-from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ValidationError
 
@@ -20,7 +19,7 @@ _SHOWN = 3
 
 
 class Certificate(BaseModel, frozen=True, extra="forbid"):
-    """What was deleted and what replaced it; until that is done, how far it is."""
+    """What is deleted and what replaced it; written before the first deletion, and again after the last."""
 
     sha256: str
     """SHA-256 of the file."""
@@ -28,11 +27,8 @@ class Certificate(BaseModel, frozen=True, extra="forbid"):
     """The same of each file with its pixels."""
     pixels: tuple[str, ...] = ()
     """Digest of its pixels in each size in which a dataset had it."""
-    state: Literal["replacing", "deleting", "done"] = "done"
-    champions: dict[str, str] = {}
-    """Each champion that was made of the image, by registered model."""
     replaced: dict[str, str] = {}
-    """The champion in place of each of these."""
+    """The model that took the place of each champion that was made of the image."""
     deleted: dict[str, str] = {}
     """Digest of the manifest of each deleted result."""
     finished: AwareDatetime | None = None
