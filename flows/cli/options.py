@@ -1,6 +1,7 @@
 """Options that commands share: a field of these classes is an option, its type and help what `--help` shows."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, get_args, get_type_hints
@@ -25,8 +26,6 @@ RECIPE = "a recipe's name, path.py:function or folder:function"
 _Function = TypeVar("_Function", bound=Callable[..., object])
 NONE: Any = ()
 """Default of an option that may be repeated."""
-_OF_COMMAND = ("as_json", "dashboard", "check", "csv", "excel")
-"""Options of the commands that are no parameters of their flows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,15 +75,10 @@ class FlowOptions(StorageOptions):
     ] = False
 
 
-def parameter_names(options: FlowOptions | type[FlowOptions]) -> list[str]:
-    """Return the names of the options that are parameters of the flow."""
-    return [field.name for field in dataclasses.fields(options) if field.name not in _OF_COMMAND]
-
-
 def described(options: type[FlowOptions], function: _Function) -> _Function:
     """Describe the parameters of a flow's `function` in its docstring as `options` does, for the UI; return it."""
     hints = get_type_hints(options, include_extras=True)
-    helps = [f"    {name}: {get_args(hints[name])[1].help}" for name in parameter_names(options)]
+    helps = [f"    {name}: {get_args(hints[name])[1].help}" for name in inspect.signature(function).parameters]
     function.__doc__ = "\n".join([f"{function.__doc__}\n\nArgs:", *helps])
     return function
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import json
 import os
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 from flows import PROJECT
 from flows.cli import preflight
 from flows.cli.commands import AuditOptions, BackfillOptions, ExportOptions, PredictOptions, RunOptions
-from flows.cli.options import FlowOptions, parameter_names
+from flows.cli.options import FlowOptions
 from storage import exits, manifest, terminal
 from storage.admin import catalog
 from storage.exits import note, refused_if_invalid
@@ -45,8 +46,7 @@ def run(options: RunOptions) -> int:
 
 def carry_out(plan: Plan, options: RunOptions) -> int:
     name = _FLOWS.get(plan.recipe.data.source, "mnist")
-    parameters = {option: getattr(options, option) for option in parameter_names(options)}
-    return start(plan, options, parameters | _naming(plan.recipe), flow=f"flows.pipeline:{name}")
+    return start(plan, options, flow=f"flows.pipeline:{name}", **_naming(plan.recipe))
 
 
 def _naming(recipe: recipes.Recipe) -> dict[str, Any]:
@@ -60,8 +60,7 @@ def _tell(name: str, found: str) -> None:
 def predict(options: PredictOptions) -> int:
     with refused_if_invalid():
         request = preflight.checked_prediction(options)
-    parameters = {option: getattr(options, option) for option in parameter_names(options)}
-    return start(request, options, parameters, flow="flows.predict:predict")
+    return start(request, options, flow="flows.predict:predict")
 
 
 def backfill(options: BackfillOptions) -> int:
@@ -100,8 +99,7 @@ def audit(options: AuditOptions) -> int:
     with refused_if_invalid():
         request = preflight.checked_audit(options)
     plan = request.plan
-    parameters = {"data": options.data, "storage": str(plan.root), "workers": options.workers}
-    code = start(request, options, parameters | _naming(plan.recipe), flow="flows.audit:audit")
+    code = start(request, options, flow="flows.audit:audit", storage=str(plan.root), **_naming(plan.recipe))
     from flows.cli import predictions_csv
     from tasks.auditing import rows
 
@@ -154,11 +152,12 @@ def export(options: ExportOptions) -> int:
     return 0
 
 
-def start(request: Any, options: FlowOptions, parameters: dict[str, Any], *, flow: str) -> int:
+def start(request: Any, options: FlowOptions, *, flow: str, **others: Any) -> int:
     """Run a flow from the command line and show its progress and outcome; write predictions to CSV, if asked.
 
-    `flow` is `module:name`. Prefect shows its `parameters`; it carries out `request`, which is checked already. Slow
-    starts run in parallel: Ray, if it is needed, which takes longest, Prefect's server, and the imports of the flow.
+    `flow` is `module:name`; it carries out `request`, which is checked already. Prefect shows its parameters: `others`,
+    else the `options` of their names. Slow starts run in parallel: Ray, if it is needed, which takes longest, Prefect's
+    server, and the imports of the flow.
     """
     from tasks.runners.session import starting
 
@@ -191,6 +190,8 @@ def start(request: Any, options: FlowOptions, parameters: dict[str, Any], *, flo
         # Only a server that outlives this run needs the tag.
         with own_server(meanwhile) as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
             run_flow = getattr(importlib.import_module(module), name)
+            values = vars(options) | others
+            parameters = {name: values[name] for name in inspect.signature(run_flow.fn).parameters}
             console.attach(narrator)
             try:
                 with preflight.passing(request):
