@@ -151,7 +151,7 @@ def test_nothing_is_left_of_an_image_and_its_champion_is_that_of_a_folder_withou
 
 @pytest.mark.parametrize(
     ("point", "at"),
-    [("write", "/checkpoints/"), ("written", "/registry/"), ("forget", "/datasets/raw/")],
+    [("write", "/checkpoints/"), ("written", "/registry/"), ("remove", "/datasets/raw/")],
 )
 def test_same_command_ends_the_same_after_a_kill(
     copy: Root, photos: Path, clean: CheckpointURI, monkeypatch: pytest.MonkeyPatch, point: str, at: str

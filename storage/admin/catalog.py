@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from storage import access, champions, files, manifest
+from storage.failpoints import failpoint
 from storage.files import Entry
 from storage.kinds import KINDS, RUNS
 from storage.manifest import Damaged, Manifest
@@ -115,6 +116,13 @@ def find(uri: URI, *, with_files: bool = True) -> Folder:
     """Read the folder committed at `uri`; list no files if nothing is committed, since `uri` may be any folder."""
     folder = _with_manifest(Folder(uri=uri, kind="", entries=()))
     return dataclasses.replace(folder, entries=files.walk(uri)) if with_files and folder.manifest else folder
+
+
+def remove(uri: URI) -> None:
+    """Delete a result or a file, the manifest first: what has one is complete."""
+    failpoint("remove", uri)
+    files.remove(uri.child(manifest.NAME))
+    files.remove(uri)
 
 
 def descendants(root: Root, uri: URI) -> list[URI]:

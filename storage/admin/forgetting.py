@@ -7,7 +7,6 @@ from pydantic import AwareDatetime, BaseModel, ValidationError
 from storage import files, manifest, uses
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, Folder
-from storage.failpoints import failpoint
 from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.terminal import first
@@ -84,14 +83,8 @@ def check_no_run(root: Root, *, now: float) -> None:
 def delete(root: Root, names: Iterable[str]) -> None:
     """Delete these results, and all files that no manifest commits: they may be of the image."""
     for name in names:
-        _remove(root.child(name))
+        catalog.remove(root.child(name))
     for uri, kind in catalog.list_folders(root):
         if catalog.NAME.fullmatch(uri.name) and (kind == SCRATCH or not manifest.is_committed(uri)):
-            _remove(uri)
+            catalog.remove(uri)
     files.remove(root.child(f"{uses.FOLDER}/{uses.FORGETTING}.json"))
-
-
-def _remove(uri: URI) -> None:
-    failpoint("forget", uri)
-    files.remove(uri.child(manifest.NAME))  # first: what has a manifest is complete
-    files.remove(uri)

@@ -58,8 +58,7 @@ class Garbage:
     def remove(self, removals: Iterable[Removal]) -> Iterator[Removal]:
         """Delete `removals` one by one; yield each that is deleted."""
         for removal in removals:
-            files.remove(removal.uri.child(manifest.NAME))  # first: what has a manifest is complete
-            files.remove(removal.uri)
+            catalog.remove(removal.uri)
             yield removal
 
     def _kept_by_registry(self) -> Iterator[URI]:

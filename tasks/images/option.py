@@ -13,7 +13,7 @@ from tasks.images.user_images import UserImages
 from tasks.learning import images, recipes, sources
 from tasks.learning.recipes import Data, Recipe
 from tasks.learning.sources import Source
-from tasks.stages import Download, Ingest
+from tasks.stages import Ingest
 
 _IMAGE_SIZE = 64
 """Pixels per side of the user's images, unless the recipe or the pretrained weights say otherwise."""
@@ -46,17 +46,6 @@ class TrainingData:
     @property
     def place(self) -> URI | None:
         return self.user_images.uri if self.user_images else self.raw
-
-    def ingest_stage(
-        self, root: Root, download: Download | None, *, group: str, embeddings: EmbeddingsURI | None, refresh: int
-    ) -> Ingest:
-        """Return the stage that makes the raw dataset, if it does not exist."""
-        if self.user_images:
-            files: FilesURI | ListingURI = user_images.write(root, self.user_images)
-        else:
-            assert download, "a source is downloaded"
-            files = download.target
-        return ingest_stage(files, self.recipe.data, group=group, embeddings=embeddings, refresh=refresh)
 
 
 def ingest_stage(

@@ -8,7 +8,8 @@ from typing import Any
 from storage import access, champions, manifest, registry
 from storage.kinds import CHECKPOINT, CheckpointURI
 from storage.uri import URI, Root, check_name, parse_root
-from tasks.images.option import TrainingData, find_training_data, images_of, is_needed
+from tasks.images import user_images
+from tasks.images.option import TrainingData, find_training_data, images_of, ingest_stage, is_needed
 from tasks.learning import models, recipes, sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
@@ -127,15 +128,16 @@ def _plan(
     registered_model = register_as or data.default_model
     download = Download.of(data.source, root, mirrors=mirrors, refresh=refresh) if data.source else None
     stored = Download.of(weights, root, mirrors=mirrors) if weights else None
-    ingested = functools.partial(data.ingest_stage, root, download, refresh=refresh)
+    files = user_images.write(root, data.user_images) if data.user_images else download and download.target
+    ingested = functools.partial(ingest_stage, files, data.recipe.data, refresh=refresh) if files else None
     ungrouped, grouping, groups = None, None, None
     if data.recipe.split.group == "near-duplicates":
         assert stored, "checked by the recipe"
-        ungrouped = None if data.raw else ingested(group="none", embeddings=None)
+        ungrouped = ingested() if ingested else None
         alone = ungrouped.target if ungrouped else data.raw
         grouping = Embed(root=root, raw=alone, model=data.recipe.model, start=stored.target)
         groups = grouping.target
-    ingest = None if data.raw else ingested(group=data.recipe.split.group, embeddings=groups)
+    ingest = ingested(group=data.recipe.split.group, embeddings=groups) if ingested else None
     raw = data.raw or (ingest and ingest.target)
     assert raw
     repetition = refresh if data.raw else 0  # an existing raw dataset is not made again
