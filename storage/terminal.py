@@ -4,6 +4,7 @@ Lines are never folded here: a terminal wraps a long one itself, and a URI in it
 """
 
 import datetime
+import json
 import os
 import re
 import sys
@@ -62,6 +63,15 @@ def show_lines(lines: Iterable[str]) -> None:
     """Show lines on standard output, each as soon as it is there."""
     for line in lines:
         show(line)
+
+
+def answer(document: object, lines: Iterable[str], *, as_json: bool) -> int:
+    """Print what a command found, `document` as JSON or else `lines`; return 0."""
+    if as_json:
+        print(json.dumps(document, indent=1), flush=True)
+    else:
+        show_lines(lines)
+    return 0
 
 
 def short(text: str) -> str:

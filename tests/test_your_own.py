@@ -11,7 +11,7 @@ import pytest
 from prefect.artifacts import Artifact
 
 from flows.cli import console
-from storage import manifest, registry, tables
+from storage import manifest, registry, tables, terminal
 from storage.kinds import CHECKPOINT, PREPARED
 from storage.uri import URI, Root
 from tasks.learning import images
@@ -107,7 +107,7 @@ def test_report_and_summary_state_the_problems_of_the_data_and_the_interval_of_t
         assert said in page
     summary: Any = Artifact.get(f"{trained['registered_model']}-summary")
     assert summary is not None and trained["reason"] in summary.data.replace("\\", ""), "the key is of its own source"
-    console.show(trained)
+    terminal.show_lines(console.lines(trained))
     shown = capsys.readouterr().out
     assert all(f"note           {problem}\n" in shown for problem in problems)
     assert re.search(r"test accuracy  \d\.\d{4} on 12 rows \(95 % interval 0\.\d+ to [01]", shown)

@@ -1,6 +1,5 @@
 """The commands `mistakes` and `diff`: what models get wrong, and what is different in two results or runs, and why."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
@@ -38,13 +37,12 @@ def mistakes(options: MistakesOptions) -> int:
         dataset = DatasetURI(predicted.parent("dataset", of=uri))
         write_copies(options.copy_to, dataset, dict(zip(wrong["id"].tolist(), names, strict=True)))
     num_rows = sum(part.rows or 0 for part in predicted.split("test"))
-    if options.as_json:
-        print(json.dumps({"predictions": uri, "test_rows": num_rows, "mistakes": rows}, indent=1), flush=True)
-        return 0
-    exits.note(f"{terminal.count(len(rows), 'mistake')} in {terminal.count(num_rows, 'test row')} of {uri}")
+    if not options.as_json:
+        exits.note(f"{terminal.count(len(rows), 'mistake')} in {terminal.count(num_rows, 'test row')} of {uri}")
     order = ["probability", "label", "prediction", *place]
-    terminal.show_lines(terminal.table([order, *([_cell(row[name]) for name in order] for row in rows)]))
-    return 0
+    lines = terminal.table([order, *([_cell(row[name]) for name in order] for row in rows)])
+    document = {"predictions": uri, "test_rows": num_rows, "mistakes": rows}
+    return terminal.answer(document, lines, as_json=options.as_json)
 
 
 def _copy_name(number: int, row: JSON, *, total: int) -> str:
@@ -63,11 +61,7 @@ def diff(options: DiffOptions) -> int:
         root = existing_root(options.storage)
         a, b = (results.find(root, word, option=option) for option, word in (("A", options.a), ("B", options.b)))
     document = compare(a, b)
-    if options.as_json:
-        print(json.dumps(document, indent=1), flush=True)
-        return 0
-    terminal.show_lines(_lines(document))
-    return 0
+    return terminal.answer(document, _lines(document), as_json=options.as_json)
 
 
 def _lines(document: JSON) -> Iterator[str]:

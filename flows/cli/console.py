@@ -84,13 +84,13 @@ def attach(narrator: Narrator) -> None:
         logger.propagate = False
 
 
-def show(summary: JSON) -> None:
-    """Print the final table (stages, seconds, reused or not, URIs) and then the verdict."""
+def lines(summary: JSON) -> Iterator[str]:
+    """Yield the final table (stages, seconds, reused or not, URIs) and then the verdict."""
     rows = [("stage", "seconds", "", "result")]
     for stage in summary["stages"]:
         reused = "reused" if stage["reused"] else ""
         rows.append((stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"]))
-    terminal.show_lines(["", *terminal.table(rows, right=(1,)), "", *_verdict(summary)])
+    yield from ["", *terminal.table(rows, right=(1,)), "", *_verdict(summary)]
 
 
 def _verdict(summary: JSON) -> Iterator[str]:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
-import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -57,13 +56,10 @@ def forget(options: ForgetOptions) -> int:
         forgetting.delete(root, certificate.deleted)
         ended = {"finished": datetime.datetime.now(datetime.UTC)}
         certificate = forgetting.write(root, certificate.model_copy(update=ended))
-    if options.as_json:
-        print(certificate.model_dump_json(indent=1), flush=True)
-    else:
-        terminal.show_lines(f"replaced {old} by {new}" for old, new in certificate.replaced.items())
-        deleted = terminal.count(len(certificate.deleted), "result")
-        terminal.show_lines([f"deleted {deleted}, listed in {forgetting.place(root, certificate.sha256)}"])
-    return 0
+    lines = [f"replaced {old} by {new}" for old, new in certificate.replaced.items()]
+    deleted = terminal.count(len(certificate.deleted), "result")
+    lines.append(f"deleted {deleted}, listed in {forgetting.place(root, certificate.sha256)}")
+    return terminal.answer(certificate.model_dump(mode="json"), lines, as_json=options.as_json)
 
 
 def _prepare(options: ForgetOptions) -> _Work:
@@ -176,9 +172,6 @@ def _list_deleted(root: Root, certificate: Certificate) -> Certificate:
 def _show(work: _Work, *, as_json: bool) -> int:
     replaced = {plan.registered_model: plan.replaces for plan in work.plans}
     deleted = [reference.of(folder.uri, root=work.root) for folder in work.family] or [*work.certificate.deleted]
-    if as_json:
-        print(json.dumps({"champions": replaced, "deleted": deleted}, indent=1), flush=True)
-    else:
-        terminal.show_lines(f"would train {name} again, to replace {old}" for name, old in replaced.items())
-        terminal.show_lines(f"would delete {uri}" for uri in deleted)
-    return 0
+    lines = [f"would train {name} again, to replace {old}" for name, old in replaced.items()]
+    lines += [f"would delete {uri}" for uri in deleted]
+    return terminal.answer({"champions": replaced, "deleted": deleted}, lines, as_json=as_json)

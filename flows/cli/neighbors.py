@@ -87,9 +87,5 @@ def _rows(images: pd.DataFrame, score: str) -> tuple[list[str], list[JSON]]:
 
 
 def _show(columns: Sequence[str], rows: Sequence[JSON], *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(rows, indent=1), flush=True)
-        return 0
     shown = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
-    terminal.show_lines(terminal.table([columns, *shown]))
-    return 0
+    return terminal.answer(rows, terminal.table([columns, *shown]), as_json=as_json)

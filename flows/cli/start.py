@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import inspect
-import json
 import os
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -141,15 +140,11 @@ def export(options: ExportOptions) -> int:
     recorded = manifest.load(exported)
     uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": exported}
     paths = [exported.child(file.path) for file in recorded.files]
-    if options.as_json:
-        statistics = recorded.statistics.model_dump(mode="json")
-        summary = {"uris": uris, "files": paths, "reused": steps[-1].reused, "statistics": statistics}
-        print(json.dumps(summary, indent=1), flush=True)
-    else:
-        proof = recorded.statistics_of(EXPORT).proof
-        rows, difference = terminal.count(proof.rows, "test row"), f"{proof.largest_difference:.1e}"
-        terminal.show_lines([*paths, f"proven on {rows}: largest difference of a probability {difference}"])
-    return 0
+    statistics, proof = recorded.statistics.model_dump(mode="json"), recorded.statistics_of(EXPORT).proof
+    summary = {"uris": uris, "files": paths, "reused": steps[-1].reused, "statistics": statistics}
+    rows, difference = terminal.count(proof.rows, "test row"), f"{proof.largest_difference:.1e}"
+    lines = [*paths, f"proven on {rows}: largest difference of a probability {difference}"]
+    return terminal.answer(summary, lines, as_json=options.as_json)
 
 
 def start(request: Any, options: FlowOptions, *, flow: str, **others: Any) -> int:
@@ -203,8 +198,4 @@ def start(request: Any, options: FlowOptions, *, flow: str, **others: Any) -> in
         limits = {"min_confidence": options.min_confidence, "max_distance": options.max_distance}
         predictions_csv.write_csv(table, options.csv, **limits, has_mark=options.excel)
         summary["csv"] = str(options.csv)
-    if options.as_json:
-        print(json.dumps(summary, indent=1), flush=True)
-    else:
-        console.show(summary)
-    return 0
+    return terminal.answer(summary, console.lines(summary), as_json=options.as_json)

@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import json
 import os
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -90,13 +89,11 @@ def ls(
         if os.path.isdir(page):
             raise ValueError(f"--html must be a file, got the folder {html}; add a name")
         files.put(page, report_page.render_runs(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/"))
-    if as_json:
-        print(json.dumps(documents, indent=1))
-    elif documents:
-        terminal.show_lines((runs if is_runs else listing).lines(documents))
-    else:
+    if not documents and not as_json:
         what = "runs" if is_runs else "results"
         exits.note(f"there are no {what} below {root}{'; run the pipeline first' if is_runs else ''}")
+    lines = (runs if is_runs else listing).lines(documents) if documents else ()
+    terminal.answer(documents, lines, as_json=as_json)
     return complain(damaged)
 
 

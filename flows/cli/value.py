@@ -1,6 +1,5 @@
 """The command `value`: what training images, or groups of them, cost a probe."""
 
-import json
 from typing import Any
 
 from flows.cli import predictions_csv
@@ -28,18 +27,15 @@ def value(options: ValueOptions) -> int:
     rows: list[Any] = ranked.to_dict("records")
     if options.csv:
         predictions_csv.write_rows(options.csv, [*ranked], rows, has_mark=options.excel)
-    if options.as_json:
-        document: JSON = {"checkpoint": checkpoint, "metric": retraining.metric, "before": before._asdict()}
-        document |= {options.by: rows, "harmful": num_harmful, "without": without._asdict()}
-        print(json.dumps(document, indent=1), flush=True)
-        return 0
+    document: JSON = {"checkpoint": checkpoint, "metric": retraining.metric, "before": before._asdict()}
+    document |= {options.by: rows, "harmful": num_harmful, "without": without._asdict()}
     ranked["points"], ranked["loss"] = ranked["points"].map("{:+.2f}".format), ranked["loss"].map("{:+.4f}".format)
-    terminal.show_lines(terminal.table([[*ranked], *ranked.astype(str).to_numpy().tolist()]))
     cost, name = f"{100 * (without.metric - before.metric):.2f} points", metric_title(retraining.metric)
     validation = terminal.count(len(retraining.validation.labels), "validation row")
-    terminal.show(
+    account = (
         f"the first {terminal.count(num_harmful, options.by)} cost {cost}: without them {name} {without.metric:.4f} "
         f"instead of {before.metric:.4f}, test loss {without.loss:.4f} instead of {before.loss:.4f}; on the "
         f"{validation}, which had no part in the choice, {without.validation:.4f} instead of {before.validation:.4f}"
     )
-    return 0
+    table = terminal.table([[*ranked], *ranked.astype(str).to_numpy().tolist()])
+    return terminal.answer(document, [*table, account], as_json=options.as_json)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.cli.console import Narrator, show
+from flows.cli.console import Narrator, lines
+from storage import terminal
 from tasks.jobs.events import EPOCHS
 from tests.runs import CHECKOUT
 
@@ -34,7 +35,7 @@ def test_only_our_own_lines_are_shown_wherever_prefect_is_installed() -> None:
 def test_a_path_is_shown_as_it_is_without_markup_and_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     uri = f"{os.sep}my [/data]{os.sep}[x]"
     stages = [{"name": "predict", "seconds": 1.0, "reused": True, "uri": uri}]
-    show({"stages": stages, "rows": 3, "uris": {"checkpoint": uri}, **_PREDICTED})
+    terminal.show_lines(lines({"stages": stages, "rows": 3, "uris": {"checkpoint": uri}, **_PREDICTED}))
     output = capsys.readouterr().out
     assert output.count(uri) == 2 and f"predict      1.0  reused  {uri}" in output.splitlines()
     console = Console(file=io.StringIO(), width=100)

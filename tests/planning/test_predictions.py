@@ -11,7 +11,7 @@ import pytest
 
 from flows.cli import console
 from flows.cli.predictions_csv import write_csv, write_rows
-from storage import files, manifest
+from storage import files, manifest, terminal
 from storage.kinds import PredictionsURI
 from storage.manifest import Damaged
 from tasks.orchestration.stage import using
@@ -42,7 +42,7 @@ def test_predictions_become_a_table_with_names_and_reasons_and_are_counted_in_th
 
     summary = summarize_prediction(asked, found, [])
     assert summary["predicted"] == {name: int((expected["class_name"] == name).sum()) for name in NAMES}
-    console.show(summary | {"csv": str(table)})
+    terminal.show_lines(console.lines(summary | {"csv": str(table)}))
     *_, predicted_line, unreadable, where = [line for line in capsys.readouterr().out.splitlines() if line[0:1] != " "]
     assert predicted_line == "predicted      4 rows of 5"
     assert unreadable == "unreadable     1 row without a prediction: cut.jpg (truncated)"
@@ -96,7 +96,7 @@ def test_another_min_confidence_reuses_the_predictions_and_writes_another_table(
     assert (summary["below_min_confidence"], summary["unpredicted"]["rows"]) == (2, 1)
     counts = expected["class_name"][is_sure].value_counts()
     assert summary["predicted"] == {name: counts.get(name, 0) for name in NAMES}
-    console.show(summary)
+    terminal.show_lines(console.lines(summary))
     assert "no class       2 rows below --min-confidence\n" in capsys.readouterr().out
     files.remove(predictions)
 
