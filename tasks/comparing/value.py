@@ -89,7 +89,7 @@ class Retraining:
     @functools.cached_property
     def _heads(self) -> Heads:
         recorded, device = manifest.load(self._prepared), devices.choose("auto", where=scaling.node_name())
-        inference = Inference(self._checkpoint, threads=scaling.cores_here(), device=device)
+        inference = Inference(self._checkpoint, threads=scaling.cores_here(), device=device, is_padded=False)
         shape = images.shape_of(recorded.columns["metadata"])
         parts = (tables.read_part(self._prepared, part) for part in recorded.split("test"))
         return Heads(inference, (images.to_arrays(part, shape)[0] for part in parts))

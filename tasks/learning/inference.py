@@ -1,5 +1,7 @@
 """A trained model as a function from raw images to probabilities."""
 
+import contextlib
+import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,11 +17,12 @@ from storage.kinds import CheckpointURI
 from storage.statistics import EpochMetrics
 from storage.uri import parse_root
 from tasks.learning import decode, hardware, training_state
-from tasks.learning.loaders import moved
 from tasks.learning.modeling import Classifier, autocast, head_layer, move_model, resolve_precision, set_arithmetic
 
-_FIRST_BATCH = 512
-"""Images to compute at a time as long as they fit into memory."""
+_ON_CPU, _ON_GPU = 512, 4096
+"""Most images to compute at a time, as long as they fit into memory."""
+_FEW = 64
+"""Images of the batch that shows how much memory a GPU needs; padded batches are multiples of it."""
 DECIMALS = 4
 """Of a distance: float16, in which the known images are stored, holds no more."""
 Picture = str | os.PathLike[str] | bytes
@@ -118,7 +121,8 @@ class Inference:
     """Model of a committed checkpoint on `device`, at `precision`, by default that of its training.
 
     On a GPU without bf16 it is fp32. With `known`, the directions of images as the backbone of its probe gives them, or
-    its only one (float32, (N, dimensions)), it also says how far an image is from the nearest of them.
+    its only one (float32, (N, dimensions)), it also says how far an image is from the nearest of them. With
+    `is_padded`, as by default on a GPU, all batches have one shape: cuDNN chooses its algorithms once for each.
     """
 
     def __init__(
@@ -129,29 +133,32 @@ class Inference:
         device: torch.device,
         precision: str | None = None,
         known: np.ndarray | None = None,
+        is_padded: bool | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         self.device = device
+        self._is_padded = device.type == "cuda" if is_padded is None else is_padded
+        self._padded_size = 0
         if self.device.type == "cpu":
             process.keep_memory()
         classifier, meta = training_state.load_model(uri)
         self.identity = meta.identity
         """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""
-        self.batch_size = _FIRST_BATCH
-        """Most images to compute at a time."""
         self.precision = precision or meta.resolved.precision
         if self.precision == "bf16" and self.device.type == "cuda":
             self.precision = resolve_precision("auto", self.device, classifier)
-        set_arithmetic(self.precision, self.device)
         placed = move_model(classifier, precision=self.precision, device=self.device)
         self.model = Model(placed, meta.history, precision=self.precision).eval()
-        self.hardware = hardware.here(self.device, precision=self.precision)
         self._known = None if known is None else torch.from_numpy(known).to(self.device)
         self._features = torch.empty(0)
         """What the last layer was given in the latest forward pass."""
         if self._known is not None:
             embedding = placed.backbone if placed.probe is None else placed.probe
             head_layer(embedding).register_forward_pre_hook(lambda _, given: setattr(self, "_features", given[0]))
+        self.batch_size = self._fitting() if self.device.type == "cuda" else _ON_CPU
+        """Most images to compute at a time."""
+        set_arithmetic(self.precision, self.device)  # not before: cuDNN would time algorithms for few images, too
+        self.hardware = hardware.here(self.device, precision=self.precision)
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
         """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC)."""
@@ -164,20 +171,46 @@ class Inference:
         With known images there is a column more: 1 - cosine of the angle to the nearest, rounded to `DECIMALS`. If a
         GPU's memory is full, this batch and all later ones are halved; on GPUs that may change their last bits.
         """
-        num_columns, start = len(self.model.classes) + (self._known is not None), 0
+        num_columns, start, size = len(self.model.classes) + (self._known is not None), 0, self._size(len(pixels))
+        num_rows = math.ceil(len(pixels) / size) * size if self._is_padded else len(pixels)
+        host = torch.empty((num_rows, *pixels.shape[1:]), dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        host.numpy()[: len(pixels)] = pixels
+        host[len(pixels) :] = 0
+        images = host.to(self.device, non_blocking=True)
         chunks = [torch.empty(0, num_columns, device=self.device)]
-        while start < len(pixels):
-            rows = pixels[start : start + self.batch_size]
+        while start < len(images):
+            rows = images[start : start + size]
             try:
-                chunks.append(self._predicted(moved(torch.from_numpy(rows.copy()), self.device)))
+                chunks.append(self._predicted(rows))
                 start += len(rows)
             except torch.OutOfMemoryError:
                 if len(rows) == 1:
                     raise
-                self.batch_size = len(rows) // 2
-            if self.batch_size < len(rows):  # not before the error is gone, which holds tensors
+                size = self.batch_size = len(rows) // 2
+            if size < len(rows):  # not before the error is gone, which holds tensors
                 torch.cuda.empty_cache()
-        return np.asarray(torch.cat(chunks).cpu().numpy())  # only now the host waits for a GPU
+        return np.asarray(torch.cat(chunks)[: len(pixels)].cpu().numpy())  # only now the host waits for a GPU
+
+    def _size(self, num_rows: int) -> int:
+        """Return the size of the batches of `num_rows` rows; padded ones are few and never become smaller."""
+        if self._is_padded and num_rows:
+            least = math.ceil(num_rows / math.ceil(num_rows / self.batch_size) / _FEW) * _FEW
+            self._padded_size = min(self.batch_size, max(self._padded_size, least))
+        return self._padded_size or self.batch_size
+
+    @torch.inference_mode()
+    def _fitting(self) -> int:
+        """Return the power of two of images that need half of a GPU's free memory at most, judged by what few need."""
+        images = torch.zeros((_FEW, *self.model.image_shape), dtype=torch.uint8, device=self.device)
+        with contextlib.suppress(torch.OutOfMemoryError):  # then the peak is all that was free
+            for _ in range(2):  # libraries keep what they allocate in the first one
+                torch.cuda.reset_peak_memory_stats(self.device)
+                before = torch.cuda.memory_allocated(self.device)
+                self._predicted(images)
+        needed = max(1, torch.cuda.max_memory_allocated(self.device) - before) / _FEW
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return int(min(_ON_GPU, 2 ** math.floor(math.log2(max(1, free / 2 / needed)))))
 
     def _predicted(self, images: Tensor) -> Tensor:
         probabilities: Tensor = self.model(images)
@@ -188,10 +221,10 @@ class Inference:
 
 
 class Heads:
-    """What a model with another last layer says of the same images: the bits that its own `Inference` would give."""
+    """What a model with another last layer says of the same images: on CPUs the bits of its own `Inference`."""
 
     def __init__(self, inference: Inference, images: Iterable[np.ndarray]) -> None:
-        """Compute what the last layer of the model is given, for images (uint8, NHWC) in parts."""
+        """Compute what the last layer is given, for images (uint8, NHWC) in parts; `inference` must not pad them."""
         self._inputs = list[Tensor]()
         layer = head_layer(inference.model.classifier.backbone)
         hook = layer.register_forward_pre_hook(lambda _, inputs: self._inputs.append(inputs[0]))

@@ -114,3 +114,5 @@ def test_model_that_was_trained_on_a_device_predicts_there_what_it_predicts_on_t
     columns = np.stack([predicted[f"probability_{name}"].to_numpy() for name in raw.CLASSES], axis=1)
     np.testing.assert_allclose(columns, expected, atol=1e-3 if precision == "fp32" else 0.05)
     assert np.ptp(columns, axis=0).max() > 0.1, "it tells images apart"
+    inference = Inference(trained.target, threads=1, device=device)
+    assert inference.batch_size == (4096 if device.type == "cuda" else 512), "a small model's batches fit"

@@ -104,14 +104,23 @@ def test_a_picture_that_cannot_be_read_is_named_with_the_reason(model: inference
         model.prepare([encoded(3, 0), b""])
 
 
+@pytest.mark.parametrize(
+    ("is_padded", "expected", "later"),
+    [(False, [512, 256, *[128] * 4, 88], [128, 22]), (True, [320, *[160] * 4], [160])],
+    ids=["ragged", "padded"],
+)
 def test_batches_start_large_and_are_halved_until_they_fit(
-    root: Root, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
+    root: Root,
+    digits: dict[str, Split],
+    monkeypatch: pytest.MonkeyPatch,
+    is_padded: bool,
+    expected: list[int],
+    later: list[int],
 ) -> None:
-    uri = CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
-    model = inference.Inference(uri, threads=1, device=torch.device("cpu"))
+    batches = computing(root, is_padded=is_padded)
     images = np.concatenate([digits["test"].images[:300]] * 2)
-    whole = model.probabilities(images)
-    sizes, forward = list[int](), model.model.forward
+    whole = batches.probabilities(images)
+    sizes, forward = list[int](), batches.model.forward
 
     def limited(images: torch.Tensor) -> torch.Tensor:
         sizes.append(len(images))
@@ -119,8 +128,27 @@ def test_batches_start_large_and_are_halved_until_they_fit(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return forward(images)
 
-    monkeypatch.setattr(model.model, "forward", limited)
-    assert np.allclose(model.probabilities(images), whole, atol=1e-6)
-    assert sizes == [512, 256, *[128] * 4, 88]
-    model.probabilities(images[:150])
-    assert sizes[7:] == [128, 22], "later parts do not try again what did not fit"
+    monkeypatch.setattr(batches.model, "forward", limited)
+    assert np.allclose(batches.probabilities(images), whole, atol=1e-6)
+    assert sizes == expected
+    sizes.clear()
+    batches.probabilities(images[:150])
+    assert sizes == later, "later parts do not try again what did not fit"
+
+
+def test_padded_batches_of_one_shape_give_the_rows_of_others(root: Root, digits: dict[str, Split]) -> None:
+    padded, ragged = (computing(root, is_padded=is_padded) for is_padded in (True, False))
+    sizes = list[int]()
+    padded.model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    pixels = np.concatenate([digits["test"].images[:300]] * 5)
+    pixels.flags.writeable = False
+    for number in (1200, 1201, 3, 0, 700):
+        rows = padded.predictions(pixels[:number])
+        assert rows.shape == (number, 10)
+        np.testing.assert_allclose(rows, ragged.predictions(pixels[:number]), atol=1e-6)
+    assert set(sizes) == {448}, "as few batches as fit, with little padding; a small part does not change their shape"
+
+
+def computing(root: Root, *, is_padded: bool) -> inference.Inference:
+    uri = CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
+    return inference.Inference(uri, threads=1, device=torch.device("cpu"), is_padded=is_padded)
