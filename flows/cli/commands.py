@@ -310,6 +310,29 @@ class DiffOptions(StorageOptions):
     b: Annotated[str, typer.Argument(metavar="B", help="the same; what is different is said of B against A")]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StatusOptions(StorageOptions):
+    """Say what keeps the model from staying fresh, for cron, probes and people.
+
+    No run ended well for too long, a schedule is paused or late, no worker is there, the gate has
+    rejected five models in a row for the same reason, or the disk is full. `make up` shows the
+    same at /status of its reports.
+    """
+
+    runs = "flows.server.status:main"
+    epilog = """
+    examples:
+      data-to-model status || mail -s "no fresh model" ada@example.org
+
+    environment:
+      PREFECT_API_URL  the server whose schedules are checked; without one, the newest report counts
+
+    exit codes: 0 all is well, 1 something is wrong, 2 invalid request"""
+    max_age: Annotated[str, typer.Option(metavar="TIME", help="longest time since a run ended well: 30m, 36h, 2d")] = (
+        "48h"
+    )
+
+
 COMMANDS: tuple[type[StorageOptions], ...] = (
     RunOptions,
     PredictOptions,
@@ -320,6 +343,7 @@ COMMANDS: tuple[type[StorageOptions], ...] = (
     ForgetOptions,
     ValueOptions,
     ExportOptions,
+    StatusOptions,
     MistakesOptions,
     DiffOptions,
 )

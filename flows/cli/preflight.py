@@ -146,13 +146,13 @@ def plan_audit(options: AuditOptions) -> AuditRequest:
 
 
 def _limits(options: FlowOptions) -> Limits:
-    stage_s = _seconds(options.stage_timeout, option="--stage-timeout")
+    stage_s = seconds(options.stage_timeout, option="--stage-timeout")
     if not isinstance(options, RecipeOptions):
         return Limits(stage_s=stage_s)
-    return Limits(stage_s=stage_s, stall_s=_seconds(options.stall_timeout, option="--stall-timeout"))
+    return Limits(stage_s=stage_s, stall_s=seconds(options.stall_timeout, option="--stall-timeout"))
 
 
-def _seconds(text: str, *, option: str) -> float:
+def seconds(text: str, *, option: str) -> float:
     """Return the seconds of a duration such as `30s`, `10m`, `2h` or `1d`; raise `ValueError` naming `option`."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", str(text))
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0

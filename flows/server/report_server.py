@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prefect.variables import Variable
 
+from flows.server import status
 from storage import manifest
 from storage.kinds import KINDS, ReportURI
 from storage.manifest import Damaged
@@ -30,7 +31,8 @@ _HEADERS = {
 class _Handler(BaseHTTPRequestHandler):
     """Answers `GET` of a committed report or manifest with its verified bytes, of `/` and `/index.html` with all runs.
 
-    The page of all runs is rendered anew from verified manifests. All else gets 403 or 404.
+    The page of all runs is rendered anew from verified manifests. `/status` has what `data-to-model status` prints,
+    with 503 if something is wrong. All else gets 403 or 404.
     """
 
     def __init__(self, root: Root, *arguments: object) -> None:
@@ -41,10 +43,17 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").partition(":")[0] not in (_HOST, "localhost"):  # DNS rebinding
             self.send_error(403)
             return
-        kind = "text/html; charset=utf-8"
+        kind, code = "text/html; charset=utf-8", 200
         try:
             if self.path in ("/", "/index.html"):
                 content = report_page.render_runs(self._root, links_to="/")
+            elif self.path == "/status":
+                found = status.problems(self._root)
+                content, kind, code = (
+                    "\n".join(found or [status.WELL]).encode(),
+                    "text/plain; charset=utf-8",
+                    503 if found else 200,
+                )
             elif match := _MANIFEST.fullmatch(self.path):
                 content, kind = manifest.load(self._root.child(match[1])).to_json(), "application/json"
             elif match := _PAGE.fullmatch(self.path):
@@ -56,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, ValueError, Damaged):
             self.send_error(404, "no such committed result")
             return
-        self.send_response(200)
+        self.send_response(code)
         for name, value in (_HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
             self.send_header(name, value)
         self.end_headers()

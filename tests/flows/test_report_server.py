@@ -51,6 +51,8 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(root: Root) 
         assert answer(address, f"/{recorded}") == (200, files.read(root.child(recorded)))
         status, runs = answer(address, "/index.html")
         assert answer(address, "/")[0] == 200
+        code, problems = answer(address, "/status")
+        assert code == 503 and b"no deployment has a schedule" in problems
         assert status == 200 and f"reports{whole}".encode() in runs and names["unfinished"].encode() not in runs
         assert answer(address, whole, host="localhost:4201")[0] == 200
         assert answer(address, whole, host="evil.example")[0] == 403
