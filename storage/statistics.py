@@ -204,6 +204,12 @@ class EpochMetrics:
     """Part of `seconds` spent waiting for the checkpoint of the previous epoch."""
     launch: str = dataclasses.field(default="eager", compare=False)
     """How the steps ran: eager, compiled, graph, or compiled graph."""
+    gpu_busy: float = dataclasses.field(default=0.0, compare=False)
+    """Share of the training's time in which the first rank's GPU computed; 0: not measured."""
+    gpu_memory: int = dataclasses.field(default=0, compare=False)
+    """Most bytes that the first rank's tensors took on its GPU since the start; 0: not measured."""
+    mfu: float = dataclasses.field(default=0.0, compare=False)
+    """Share of its GPU's peak in bf16 that the model's arithmetic took; 0: not known."""
 
 
 class FilesStatistics(Statistics):

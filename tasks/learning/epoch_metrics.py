@@ -56,5 +56,11 @@ def local_batch_size(batch_size: int, *, rank: int, world_size: int) -> int:
     return batch_size // world_size + int(rank < batch_size % world_size)
 
 
+def gpu_use(metrics: EpochMetrics) -> str:
+    """Return what the GPU did in an epoch, for the epoch's line; empty on CPUs."""
+    busy = f"{metrics.gpu_busy:.0%} busy, " if metrics.gpu_busy else ""
+    return f"GPU {busy}{metrics.gpu_memory / 2**30:.1f} GiB, {metrics.launch}; " if metrics.gpu_memory else ""
+
+
 class NonFiniteLoss(Permanent):
     """The loss became NaN or infinite; a retry would give the same."""

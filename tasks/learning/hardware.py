@@ -12,6 +12,26 @@ _SETTINGS = ("DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_
 _EXTENSIONS = ("amx", "asimd", "avx", "bf16", "fma", "i8mm", "neon", "sve", "vsx")
 """Prefixes of the CPU capabilities by which the libraries used by torch choose their code."""
 
+_A100 = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe")
+_PEAK_TFLOPS = {"NVIDIA H100 80GB HBM3": 989, "NVIDIA H100 PCIe": 756, "NVIDIA H200": 989, "NVIDIA B200": 2250}
+_PEAK_TFLOPS |= {"NVIDIA L4": 121, "NVIDIA L40S": 362} | dict.fromkeys(_A100, 312)
+"""Dense bf16 arithmetic by a GPU's name, from NVIDIA's data sheets."""
+
+
+def busy_share(device: "torch_device") -> float:
+    """Return the share of the last second or less in which a GPU computed, by NVML; 0 if that is not known."""
+    import torch
+
+    try:
+        return torch.cuda.utilization(device) / 100
+    except Exception:  # NVML is missing, or the process has a part of a GPU (MIG)
+        return 0.0
+
+
+def mfu(gpu: str, *, flops: float, seconds: float) -> float:
+    """Return the share of the peak in bf16 of a GPU of this name that `flops` take; 0 if the peak is not known."""
+    return flops / (seconds * _PEAK_TFLOPS[gpu] * 1e12) if gpu in _PEAK_TFLOPS and seconds else 0.0
+
 
 def here(device: "torch_device", *, precision: str) -> str:
     """Return hardware and versions of this process; if equal, a computation gives the same bits on a CPU in fp32.

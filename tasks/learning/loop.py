@@ -4,9 +4,10 @@ import functools
 import gc
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -15,11 +16,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from storage.statistics import EpochMetrics
+from tasks.learning import hardware
 from tasks.learning.augmentation import RandomTransforms, drawn, flipped, shifted
 from tasks.learning.epoch_metrics import NonFiniteLoss, choose_class_weights, local_batch_size
 from tasks.learning.modeling import (
     Classifier,
     autocast,
+    count_flops,
     fit_temperature,
     move_model,
     norms_of_backbone,
@@ -113,7 +116,9 @@ class Trainer:
         fitting = max(1, _VALIDATION_BYTES // math.prod(model.spec.image_shape))
         usual = piece if device.type == "cuda" else min(_VALIDATION_BATCH_SIZE, fitting)
         self.validation_batch_size = recipe.finetuning.validation_batch_size or usual
-        self._data_wait_s = 0.0  # in this epoch so far
+        self._flops = count_flops(model) if (device.type, precision) == ("cuda", "bf16") else 0
+        self._busy = list[float]()  # in this epoch so far, as is the next
+        self._data_wait_s = 0.0
         self._ended_at: float | None = None  # end of the previous epoch, by `time.perf_counter`
 
     def run_epoch(
@@ -160,7 +165,19 @@ class Trainer:
             data_wait_s=data_wait_s,
             checkpoint_wait_s=checkpoint_wait_s,
             launch=self.step.launch,
+            **self._gpu_use(train_s),
         )
+
+    def _gpu_use(self, train_s: float) -> dict[str, Any]:
+        if self.device.type != "cuda":
+            return {}
+        # A backward pass of all layers computes twice as much as the forward pass.
+        flops = 0 if self._is_frozen else 3 * self._flops * self.steps_per_epoch * self.local_batch_size
+        return {
+            "gpu_busy": statistics.fmean(self._busy),
+            "gpu_memory": torch.cuda.max_memory_allocated(self.device),
+            "mfu": hardware.mfu(torch.cuda.get_device_name(self.device), flops=flops, seconds=train_s),
+        }
 
     def _toggle_backbone(self) -> None:
         """Freeze or unfreeze the backbone, with a new step: DDP and a graph know the gradients that there are."""
@@ -190,6 +207,7 @@ class Trainer:
         for module in norms_of_backbone(self.model.backbone) if self._is_frozen else ():
             module.eval()
         self.step.totals.zero_()
+        self._busy.clear()
         steps, values = self.steps_per_epoch, list[float]()
         batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size, steps=steps)
         augment, parts = self.recipe.finetuning.augment, (self.recipe.finetuning.seed, epoch)
@@ -221,6 +239,8 @@ class Trainer:
             on_batch()
             if step % every == 0 or step == steps:  # at most ten times: only then the host waits for the device
                 *values, loss = self.read(self.step.totals, summed, what=f"training loss in epoch {epoch}")
+                if self.device.type == "cuda":
+                    self._busy.append(hardware.busy_share(self.device))
                 on_step(step, steps, loss / len(labels))
         return values
 

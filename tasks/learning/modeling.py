@@ -7,6 +7,7 @@ import math
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from storage.statistics import ModelSpec
 from tasks.learning import models
@@ -121,6 +122,14 @@ def move_model(model: Classifier, *, precision: str, device: torch.device) -> Cl
 def _has_depthwise(model: nn.Module) -> bool:
     layers = (layer for layer in model.modules() if isinstance(layer, nn.Conv2d))
     return any(layer.groups == layer.in_channels > 1 for layer in layers)
+
+
+def count_flops(model: Classifier) -> int:
+    """Return the arithmetic of a forward pass of one row; leaves `model` in evaluation."""
+    image = torch.zeros(1, *model.spec.image_shape, dtype=torch.uint8, device=model.mean.device)
+    with FlopCounterMode(display=False) as counter:  # with gradients: else attention may be one operation, not counted
+        model.eval()(image)
+    return int(counter.get_total_flops())
 
 
 def head_of(backbone: nn.Module) -> str:

@@ -165,6 +165,13 @@ def test_compiled_step_trains_as_the_model_itself(gpu: torch.device, name: str, 
     assert compiled.step.launch == launch
 
 
+def test_epoch_says_what_the_gpu_did(gpu: torch.device) -> None:
+    precision = resolve_precision("auto", gpu, classifier("small"))
+    epoch = new_trainer(gpu, num_rows=160, **SETTINGS["small"], precision=precision).run_epoch(1)
+    assert epoch.launch == "graph" and epoch.gpu_memory > 2**20
+    assert 0 <= epoch.gpu_busy <= 1 and 0 <= epoch.mfu < 1
+
+
 def test_model_that_waits_for_the_gpu_is_refused_a_graph(gpu: torch.device) -> None:
     trainer = new_trainer(gpu, num_rows=160, **SETTINGS["small"], step="graph")
     trainer.model.register_forward_pre_hook(lambda model, inputs: str(inputs[0].sum().item()) and None)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from storage.statistics import EpochMetrics
-from tasks.learning import loop
-from tasks.learning.epoch_metrics import choose_batch_size, choose_class_weights, is_last
+from tasks.learning import hardware, loop
+from tasks.learning.epoch_metrics import choose_batch_size, choose_class_weights, gpu_use, is_last
 from tasks.learning.loop import Batch
 from tasks.learning.sources import Split
 from tests.learning import training
@@ -32,6 +32,22 @@ def test_training_stops_after_enough_epochs_without_a_better_one(
     history = [EpochMetrics(epoch=number, validation_loss=loss, **common) for number, loss in enumerate(losses, 1)]
     how = {"epochs": len(losses), "early_stop": early_stop, "freeze_epochs": frozen}
     assert next(epoch for epoch in range(len(losses) + 1) if is_last(history[:epoch], how)) == last
+
+
+def test_line_of_an_epoch_says_what_a_gpu_did_and_nothing_of_a_cpu() -> None:
+    others = ("step", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "learning_rate")
+    common: dict[str, Any] = dict.fromkeys(("epoch", *others, "backbone_learning_rate"), 0)
+    on_gpu = EpochMetrics(gpu_busy=0.971, gpu_memory=5 * 2**30, launch="graph", **common)
+    unmeasured = EpochMetrics(gpu_memory=2**29, **common)
+    lines = [gpu_use(metrics) for metrics in (on_gpu, unmeasured, EpochMetrics(**common))]
+    assert lines == ["GPU 97% busy, 5.0 GiB, graph; ", "GPU 0.5 GiB, eager; ", ""]
+
+
+def test_mfu_is_known_only_of_gpus_whose_peak_is_known() -> None:
+    epoch = 3 * 1.92e9 * 50_000  # of the tutorial's ViT
+    assert hardware.mfu("NVIDIA H100 80GB HBM3", flops=epoch, seconds=1.66) == pytest.approx(0.175, abs=0.001)
+    assert hardware.mfu("NVIDIA T1000", flops=epoch, seconds=1.66) == 0
+    assert hardware.busy_share(training.CPU) == 0, "without NVML"
 
 
 def test_balanced_weights_have_the_mean_one_and_are_chosen_from_three_to_one_on() -> None:

@@ -12,7 +12,7 @@ from torchvision.models import VisionTransformer
 
 from storage.statistics import ModelSpec
 from tasks.learning import models, recipes
-from tasks.learning.modeling import Classifier, head_of, move_model, resolve_precision
+from tasks.learning.modeling import Classifier, count_flops, head_of, move_model, resolve_precision
 from tasks.learning.sources import USER_IMAGES, load
 from tests.learning.training import CPU
 
@@ -43,6 +43,12 @@ def test_the_model_of_every_recipe_gives_one_logit_for_each_class(name: str) -> 
     )
     images = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
     assert Classifier(spec).eval()(images).shape == (2, 3)
+
+
+def test_arithmetic_of_resnet18_is_counted_as_its_authors_do() -> None:
+    classes = tuple(map(str, range(1000)))
+    spec = ModelSpec(model="resnet18", image_shape=(224, 224, 3), classes=classes, mean=(0.0,) * 3, std=(1.0,) * 3)
+    assert count_flops(Classifier(spec)) == pytest.approx(2 * 1.8e9, rel=0.02), "two for each multiply-add"
 
 
 def test_depthwise_convolutions_are_computed_in_fp32_and_channels_last_on_a_cpu() -> None:

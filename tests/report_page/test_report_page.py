@@ -161,7 +161,8 @@ def test_what_a_run_has_besides_is_shown_and_only_then(stored: str, of_champion:
     commit = 40 * "a"
     first, last = many.trained.history
     frozen = dataclasses.replace(first, learning_rate=2e-3, backbone_learning_rate=0.0)
-    trained = many.trained.model_copy(update={"temperature": 1.4321, "history": (frozen, last)})
+    on_gpu = dataclasses.replace(last, launch="graph", gpu_busy=0.97, gpu_memory=5 * 2**30, mfu=0.175)
+    trained = many.trained.model_copy(update={"temperature": 1.4321, "history": (frozen, on_gpu)})
     producer = many.producer | {"git": f"{commit} dirty 0123456789ab"}
     data = dataclasses.replace(many, sample_notice="a sample of 2,000 rows, not all of MNIST", trained=trained)
     html = render(dataclasses.replace(data, data_problems=(), producer=producer))
@@ -173,6 +174,8 @@ def test_what_a_run_has_besides_is_shown_and_only_then(stored: str, of_champion:
         "There were uncommitted changes (digest 0123456789ab)": more,
         "No problems were recorded": more,
         "2.00e-03 frozen": more,
+        "on a GPU (graph) that was busy for a share of 0.9700 of the time and did 0.1750 of its peak": more,
+        "at most 5.0 GiB of its memory were in use.": more,
         "The data needs attention ( details )": text + alone,
         "All test rows were predicted correctly.": alone,
     }

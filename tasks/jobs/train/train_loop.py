@@ -27,7 +27,7 @@ from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, make_loader
 from tasks.learning import checkpoint, hardware, images, training_state, user_code
-from tasks.learning.epoch_metrics import best_epoch, is_last
+from tasks.learning.epoch_metrics import best_epoch, gpu_use, is_last
 from tasks.learning.loaders import to_device
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision, set_arithmetic
@@ -279,7 +279,7 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     note = (
         f"train loss {metrics.train_loss:.4f}, accuracy {metrics.train_accuracy:.4f}; "
         f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}; "
-        f"{speed:,.0f} images/s, {metrics.seconds:.1f} s ({waits}); "
+        f"{speed:,.0f} images/s, {metrics.seconds:.1f} s ({waits}); {gpu_use(metrics)}"
         f"best so far{'' if best == metrics.epoch else f': epoch {best}'}"
     )
     events.progress(EPOCHS, metrics.epoch, epochs, note, epoch=metrics.epoch)
