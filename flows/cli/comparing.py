@@ -1,7 +1,6 @@
 """The commands `mistakes` and `diff`: what models get wrong, and what is different in two results or runs, and why."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
 
 import pandas as pd
 
@@ -33,9 +32,12 @@ def mistakes(options: MistakesOptions) -> int:
     if options.csv:
         predictions_csv.write_rows(options.csv, columns, rows, has_mark=options.excel)
     if options.copy_to:
-        names = [_copy_name(number, row, total=len(rows)) for number, row in enumerate(rows, start=1)]
-        dataset = DatasetURI(predicted.parent("dataset", of=uri))
-        write_copies(options.copy_to, dataset, dict(zip(wrong["id"].tolist(), names, strict=True)))
+        titles = [f"{row['label']} as {row['prediction']}" for row in rows]
+        copied = [
+            {"split": "test", "id": id_, "title": title, **row}
+            for id_, title, row in zip(wrong["id"].tolist(), titles, rows, strict=True)
+        ]
+        write_copies(options.copy_to, DatasetURI(predicted.parent("dataset", of=uri)), copied)
     num_rows = sum(part.rows or 0 for part in predicted.split("test"))
     if not options.as_json:
         exits.note(f"{terminal.count(len(rows), 'mistake')} in {terminal.count(num_rows, 'test row')} of {uri}")
@@ -43,13 +45,6 @@ def mistakes(options: MistakesOptions) -> int:
     lines = terminal.table([order, *([_cell(row[name]) for name in order] for row in rows)])
     document = {"predictions": uri, "test_rows": num_rows, "mistakes": rows}
     return terminal.answer(document, lines, as_json=options.as_json)
-
-
-def _copy_name(number: int, row: JSON, *, total: int) -> str:
-    """Return the name of a copy, without its suffix: `007 dog as cat, photo 3`."""
-    name = PurePosixPath(row["file"]).stem if "file" in row else f"id {row['id']}"
-    name += f" row {row['row']}" if row.get("row") is not None else ""
-    return f"{number:0{len(str(total))}} {row['label']} as {row['prediction']}, {name}"
 
 
 def _cell(value: object) -> str:

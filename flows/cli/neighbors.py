@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
 
 import pandas as pd
 from rich.console import Console
@@ -39,11 +38,9 @@ def next_to_label(options: NextOptions) -> int:
     if options.csv:
         predictions_csv.write_rows(options.csv, columns, rows, has_mark=options.excel)
     if options.copy_to:
-        names = {}
-        for id_, row in zip(images["id"].tolist(), rows, strict=True):
-            name = f"{row['rank']:05d} {row['class']}, {PurePosixPath(row['file']).stem}"
-            names[id_] = name + (f" row {row['row']}" if "row" in row else "")
-        write_copies(options.copy_to, dataset, names, split=NEW)
+        ids = zip(images["id"].tolist(), rows, strict=True)
+        copied = [{"split": NEW, "id": id_, "title": row["class"], **row} for id_, row in ids]
+        write_copies(options.copy_to, dataset, copied)
     return _show(columns, rows, as_json=options.as_json)
 
 

@@ -5,7 +5,6 @@ import importlib
 import inspect
 import os
 from functools import partial
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flows import PROJECT
@@ -20,7 +19,6 @@ from storage.process import gc_paused
 from storage.uri import parse_root
 from tasks.images.option import default_recipe
 from tasks.learning import recipes, sources
-from tasks.planning.audit_request import AuditRequest
 from tasks.planning.plan import Plan
 
 _FLOWS = {"cifar10": "cifar10", sources.USER_IMAGES: "images"}
@@ -102,24 +100,15 @@ def audit(options: AuditOptions) -> int:
     from flows.cli import predictions_csv
     from tasks.auditing import rows
 
+    table = rows.read(request.audit.target)
     if options.csv:
-        table = rows.read(request.audit.target)
         predictions_csv.write_rows(options.csv, rows.SCHEMA.names, table, has_mark=options.excel)
     if options.copy_to:
-        _copy(request, options.copy_to)
+        from tasks.comparing.rows import write_copies
+
+        copied = [row | {"title": f"{row['given']} likely {row['likely']}"} for row in table]
+        write_copies(options.copy_to, plan.preprocess.raw, copied)
     return code
-
-
-def _copy(request: AuditRequest, folder: Path) -> None:
-    from tasks.auditing import rows
-    from tasks.comparing.rows import write_copies
-
-    names: dict[str, dict[int, str]] = {"train": {}, "test": {}}
-    for rank, row in enumerate(rows.read(request.audit.target), start=1):
-        words = (f"{rank:05d} {row['given']} likely {row['likely']},", PurePosixPath(row["file"]).stem, row["row"])
-        names[row["split"]][row["id"]] = " ".join(str(word) for word in words if word is not None)
-    for split, of_split in names.items():
-        write_copies(folder, request.plan.preprocess.raw, of_split, split=split)
 
 
 def export(options: ExportOptions) -> int:

@@ -3,15 +3,16 @@
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 
 import pandas as pd
 from PIL import Image
 
 from storage import files
 from storage.kinds import RAW, DatasetURI, PredictionsURI
-from storage.manifest import Manifest
+from storage.manifest import JSON, Manifest
 from storage.uri import URI
 from tasks.images import row_tables
 from tasks.promotion import answers
@@ -41,20 +42,24 @@ def mistakes(
     return rows[chosen].sort_values(["probability", "id"], ascending=[False, True], ignore_index=True)
 
 
-def write_copies(folder: Path, dataset: DatasetURI, names: Mapping[int, str], *, split: str = "test") -> None:
-    """Write the images of rows of a dataset, with `names` by row id, which get the suffix of the file.
+def write_copies(folder: Path, dataset: DatasetURI, rows: Iterable[JSON]) -> None:
+    """Write the images of rows of a dataset: `00007 dog as cat, photo 3.jpg` has rank, `title` and file of the row.
 
-    The user's own file is copied if it is still what was ingested; else the stored pixels are written as PNG.
+    A row has `split` and `id`; and `file`, unless it was downloaded, with `row` if that is Parquet. The user's own file
+    is copied if it is still what was ingested; else the stored pixels are written as PNG.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    left = {
-        id_: re.sub(r"[^\w .,()=-]", "_", name).encode()[:_LONGEST].decode(errors="ignore")
-        for id_, name in names.items()
-    }
-    for id_, content, suffix in _originals(dataset, list(left), split=split):
-        (folder / f"{left.pop(id_)}{suffix}").write_bytes(content)
-    for id_, image in row_tables.read_images(dataset, split, list(left)):
-        Image.fromarray(image.squeeze()).save(folder / f"{left[id_]}.png")
+    names: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for rank, row in enumerate(rows, start=1):
+        source = PurePosixPath(row["file"]).stem if "file" in row else f"id {row['id']}"
+        source += f" row {row['row']}" if row.get("row") is not None else ""
+        name = re.sub(r"[^\w .,()=-]", "_", f"{rank:05d} {row['title']}, {source}")
+        names[row["split"]][row["id"]] = name.encode()[:_LONGEST].decode(errors="ignore")
+    for split, left in names.items():
+        for id_, content, suffix in _originals(dataset, list(left), split=split):
+            (folder / f"{left.pop(id_)}{suffix}").write_bytes(content)
+        for id_, image in row_tables.read_images(dataset, split, list(left)):
+            Image.fromarray(image.squeeze()).save(folder / f"{left[id_]}.png")
 
 
 def _originals(dataset: DatasetURI, ids: list[int], *, split: str) -> Iterator[tuple[int, bytes, str]]:

@@ -61,7 +61,7 @@ def test_copies_are_the_files_themselves_or_else_the_stored_pixels(finished: Fin
     copies = {path.name: path for path in (tmp_path / "look").iterdir()}
     for number, row in enumerate(rows, start=1):
         path = Path(row["file"])
-        name = f"{number:0{len(str(len(rows)))}} {row['label']} as {row['prediction']}, {path.name}"
+        name = f"{number:05d} {row['label']} as {row['prediction']}, {path.name}"
         if row["file"] == finished.deleted:
             assert Image.open(copies.pop(str(Path(name).with_suffix(".png")))).size == (24, 24)
         else:
@@ -79,4 +79,4 @@ def test_rows_of_downloaded_data_are_named_by_id(tmp_path: Path, capsys: pytest.
     assert "has no report of a run" in capsys.readouterr().err
     (row,) = as_json(capsys, root, evaluation, "--copy-to", str(tmp_path / "look"))["mistakes"]
     assert next(iter(row.items())) == ("id", 1)
-    assert [path.name for path in (tmp_path / "look").iterdir()] == ["1 cat as dog, id 1.png"]
+    assert [path.name for path in (tmp_path / "look").iterdir()] == ["00001 cat as dog, id 1.png"]
