@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from storage import files, manifest, s3
 from storage.kinds import RAW
 from storage.manifest import Manifest
-from storage.terminal import count
+from storage.terminal import count, first
 from tasks.images import class_names, user_images
 from tasks.images.class_names import FileLabels
 from tasks.images.listing import UserFile
@@ -14,8 +14,6 @@ from tasks.images.user_images import UserImages
 from tasks.learning import sources
 from tasks.planning.plan import Plan
 
-_SHOWN = 10
-"""Most classes that are named."""
 _PUBLISHED = "as the data set was published"
 
 
@@ -28,9 +26,9 @@ def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
     splits = sorted((split for split in counts if any(counts[split].values())), key=lambda split: split != "train")
     names = class_names.in_order({name for split in splits for name in counts[split]})
     rows = {name: [counts[split].get(name, 0) for split in splits] for name in names}
-    shown = [f"{name} {' + '.join(f'{number:,}' for number in rows[name])}" for name in names[:_SHOWN]]
+    shown = [f"{name} {' + '.join(f'{number:,}' for number in rows[name])}" for name in names]
     where = f" in {' + '.join(splits)}" if any(splits) else ""
-    return f"{len(names):,} classes, rows{where}: {', '.join(shown)}{', ...' * (len(names) > _SHOWN)}"
+    return f"{len(names):,} classes, rows{where}: {first(shown)}"
 
 
 def of_plan(plan: Plan) -> tuple[str, str]:
@@ -42,7 +40,7 @@ def of_plan(plan: Plan) -> tuple[str, str]:
     if plan.ingest.listing:
         return of_user_images(user_images.read(plan.ingest.listing))
     classes = sources.load(plan.ingest.source).classes
-    return f"{len(classes)} classes: {', '.join(classes[:_SHOWN])}; their rows are counted by the run", _PUBLISHED
+    return f"{len(classes)} classes: {first(classes)}; their rows are counted by the run", _PUBLISHED
 
 
 def of_raw(raw: Manifest) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage import files, manifest, process
+from storage.terminal import first
 from storage.uri import URI
 from tasks.images import parquet_files, user_files, user_images
 from tasks.images.user_images import UserImages
@@ -53,8 +54,7 @@ def check_images(plan: Plan, *, limit_s: float = _LIMIT_S) -> str:
     reasons = Counter({checks.UNREADABLE: len(problems)})
     checks.check_share(problems, reasons, total=total, limit=plan.recipe.split.max_quarantined)
     checks.check_learned([name for label, name in enumerate(data.classes) if not learned[label]])
-    shown = f"{', '.join(problems[:_SHOWN])}{', ...' * (len(problems) > _SHOWN)}"
-    left_out = f"; {len(problems):,} unreadable: {shown}" if problems else ""
+    left_out = f"; {len(problems):,} unreadable: {first(problems, _SHOWN)}" if problems else ""
     return f"{num_decoded - len(problems):,} of {total:,} images decoded{left_out}"
 
 

@@ -10,7 +10,7 @@ from storage import manifest
 from storage.kinds import CHECKPOINT, CheckpointURI
 from storage.process import gc_paused
 from storage.statistics import ModelSpec
-from storage.terminal import count
+from storage.terminal import count, first
 from tasks.images import user_images
 from tasks.images.option import images_of
 from tasks.images.user_images import UserImages
@@ -22,9 +22,6 @@ from tasks.resources import devices, machine
 
 if TYPE_CHECKING:
     from tasks.learning.modeling import Classifier
-
-_SHOWN = 10
-"""Class names in an error, at most."""
 
 
 def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
@@ -55,7 +52,7 @@ def check_rival(plan: Plan) -> None:
             expected, actual = (" x ".join(map(str, sides)) for sides in (model.image_shape, shape))
             reason = f"expects images of {expected}, but this data has {actual}"
         elif classes is not None and not set(classes) & set(model.classes):
-            expected, actual = (", ".join(list(names)[:_SHOWN]) for names in (model.classes, classes))
+            expected, actual = (first(names) for names in (model.classes, classes))
             reason = f"knows none of the classes of this data: it knows {expected}, the data has {actual}"
         if reason:
             raise ValueError(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from storage.kinds import DatasetURI
 from storage.manifest import Manifest
 from storage.statistics import Contradictions, Overlap
+from storage.terminal import first
 from tasks.images import row_tables
 from tasks.jobs import events
 from tasks.jobs.local_data import LocalData
@@ -92,9 +93,9 @@ def check_share(names: Sequence[str], num_by_reason: Counter[str], *, total: int
     if (unusable_rows := num_by_reason.total()) > limit * total:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in num_by_reason.items())
         share = math.ceil(100 * unusable_rows / total) / 100
-        first = f": {', '.join(names[:_FILES_IN_MESSAGE])}{', ...' * (len(names) > _FILES_IN_MESSAGE)}" if names else ""
+        files = f": {first(names, _FILES_IN_MESSAGE)}" if names else ""
         raise ValueError(
-            f"{unusable_rows} of {total} raw rows cannot be used ({reasons}){first}; max_quarantined={limit} "
+            f"{unusable_rows} of {total} raw rows cannot be used ({reasons}){files}; max_quarantined={limit} "
             f"allows fewer: fix the data, or raise the limit with --set max_quarantined={share:g}"
         )
 
@@ -128,8 +129,9 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
 def check_learned(missing: Sequence[str]) -> None:
     """Raise `ValueError` naming the first of the classes that are `missing` in training, if there are any."""
     if missing:
-        names = ", ".join([*missing[:_SHOWN], *["..."] * (len(missing) > _SHOWN)])
-        raise ValueError(f"no usable training rows of class {names}; add training images, or remove the class")
+        raise ValueError(
+            f"no usable training rows of class {first(missing, _SHOWN)}; add training images, or remove the class"
+        )
 
 
 def leave_out_copies(checked: pd.DataFrame) -> None:
