@@ -154,7 +154,7 @@ def test_rows_of_parquet_files_on_s3_are_named_by_file_and_row(
     assert all(row["file"] == f"{row['split']}.parquet" for row in document["suspects"])
     assert all(row["given"] == labels[row["split"]][row["row"]] for row in document["suspects"])
     copy, *_ = sorted((tmp_path / "copies").iterdir())
-    named = f"00001 {first['given']} likely {first['likely']}, {first['split']} {first['row']}.png"
+    named = f"00001 {first['given']} likely {first['likely']}, {first['split']} row {first['row']}.png"
     assert copy.name == named and Image.open(copy).size == (24, 24)
 
 
