@@ -5,6 +5,7 @@ import functools
 import re
 import threading
 from collections.abc import Iterator
+from contextvars import Context, copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prefect.variables import Variable
@@ -35,8 +36,10 @@ class _Handler(BaseHTTPRequestHandler):
     with 503 if something is wrong. All else gets 403 or 404.
     """
 
-    def __init__(self, root: Root, *arguments: object) -> None:
+    def __init__(self, root: Root, context: Context, *arguments: object) -> None:
         self._root = root
+        self._context = context
+        """With Prefect's settings, which another thread does not have."""
         super().__init__(*arguments)  # type: ignore[arg-type]  # socket, address and server, as the server passes them
 
     def do_GET(self) -> None:
@@ -48,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.path in ("/", "/index.html"):
                 content = report_page.render_runs(self._root, links_to="/")
             elif self.path == "/status":
-                found = status.problems(self._root)
+                found = self._context.copy().run(status.problems, self._root)
                 content, kind, code = (
                     "\n".join(found or [status.WELL]).encode(),
                     "text/plain; charset=utf-8",
@@ -79,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serving(root: Root, port: int) -> Iterator[str]:
     """Serve the reports of `root` on loopback; yield the address, and name it to runs in a variable of the server."""
     address = f"http://{_HOST}:{port}"
-    with ThreadingHTTPServer((_HOST, port), functools.partial(_Handler, root)) as server:
+    with ThreadingHTTPServer((_HOST, port), functools.partial(_Handler, root, copy_context())) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         Variable.set(REPORTS_URL, address, overwrite=True)
         try:
