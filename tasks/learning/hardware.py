@@ -29,7 +29,7 @@ def busy_share(device: "torch_device") -> float:
 
 
 def mfu(gpu: str, *, flops: float, seconds: float) -> float:
-    """Return the share of the peak in bf16 of a GPU of this name that `flops` take; 0 if the peak is not known."""
+    """Return the share of its peak that a GPU of this name reached; 0 if the peak is not known."""
     return flops / (seconds * _PEAK_TFLOPS[gpu] * 1e12) if gpu in _PEAK_TFLOPS and seconds else 0.0
 
 

@@ -17,12 +17,11 @@ MAX_MEGAPIXELS = 64
 _SMALLEST = 4
 """Pixels per side of the smallest images."""
 _Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_Switch = Annotated[
+    Literal["auto", "on", "off"],
+    BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value),  # as YAML reads them
+]
 _ClassWeights = Literal["auto", "none", "balanced"]
-
-
-def _on_or_off(value: object) -> object:
-    """Return on or off for what YAML makes of them."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 @group
@@ -115,7 +114,7 @@ class Training:
     early_stop: int = Field(default=0, ge=0)
     """End this many epochs after the best one, not counting `freeze_epochs`; 0: never. The learning rate follows its
     schedule for all `epochs`."""
-    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "auto"
+    compile: _Switch = "auto"
     """Compile the training step with torch.compile, and keep the code for later runs; auto: on a GPU, from the third
     epoch on, if that saves time."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"

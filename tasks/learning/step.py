@@ -71,10 +71,7 @@ class Step:
         return batch_loss
 
     def _begin(self, images: Tensor) -> "_Forward":
-        """Return the forward pass for batches of the shape of `images` in the first way of `launches` that is possible.
-
-        Raises `ValueError` if none is.
-        """
+        """Return the forward pass in the first of `launches` that is possible; raise `ValueError` if none is."""
         for number, launch in enumerate(self.launches, start=1):
             module = self.parallel
             if "compiled" in launch:
@@ -127,19 +124,15 @@ class Step:
 
 
 def launches(recipe: Recipe, *, device: str, world_size: int, compiles: bool = False) -> list[str]:
-    """Return the ways in which a step may run, in the order in which they are tried, each if the one before fails.
+    """Return how a step may run on a `device` of this type: each way is tried if the one before fails.
 
-    Args:
-        recipe: With `step` and `compile`, of which `auto` captures on a GPU only, and compiles only what is captured.
-        device: Type of the device.
-        world_size: Number of ranks.
-        compiles: Whether `auto` compiles.
+    `auto` captures only on a GPU, and compiles, if `compiles`, only what it captures.
     """
     must_compile, step = recipe.finetuning.compile == "on", recipe.resources.step
     is_possible = (device, world_size, recipe.finetuning.micro_batches) == ("cuda", 1, 1)
-    is_captured = step == "graph" or (step == "auto" and is_possible)
     graphs = ["compiled graph"] * (compiles or must_compile) + ["graph"] * (not must_compile)
-    return graphs * is_captured + ["compiled" if must_compile else "eager"] * (step != "graph")
+    usual = ["compiled" if must_compile else "eager"]
+    return {"graph": graphs, "auto": graphs * is_possible + usual, "eager": usual}[step]
 
 
 class _Forward(nn.Module):
@@ -159,7 +152,7 @@ def _capture(forward: _Forward, images: Tensor) -> None:
     """Let `forward` replay CUDA graphs of its forward and backward pass, for batches of the shape of `images`.
 
     Leaves no trace in running statistics, random numbers and the stream in use, also if it fails, for example because
-    the model waits for the GPU. Other threads, such as a writer of checkpoints, may use the GPU meanwhile.
+    the model waits for the GPU. Other threads may use the GPU meanwhile.
     """
     before = [buffer.clone() for buffer in forward.buffers()]
     devices, stream = ([images.device], torch.cuda.current_stream()) if images.is_cuda else ([], None)

@@ -57,7 +57,9 @@ def test_recipes_of_the_project_are_captured_with_rows_in_memory_and_one_worker(
 
 def test_model_of_ones_own_is_captured_only_if_the_recipe_says_so() -> None:
     recipe = recipes.load(OWN)
-    assert choices.why_eager(recipe, workers=1, loader="resident") == "a model of your own"
+    assert choices.why_eager(recipe, workers=1, loader="resident") == (
+        "a model of your own (step=graph if it does the same in every step)"
+    )
     graph = recipes.override(recipe, {"step": "graph"})
     assert choices.why_eager(graph, workers=1, loader="resident") == ""
 
@@ -169,6 +171,9 @@ def test_compiled_step_agrees_with_the_eager_one_and_leaves_its_code_in_the_user
     compiled = small(digits, compile="on").run_epoch(1)
     assert computed(compiled) == pytest.approx(computed(small(digits).run_epoch(1)), rel=1e-3)
     assert list((tmp_path / ".cache/data-to-model/compiled").rglob("*.so"))
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", stand_in)
+    graph = small(digits, compile="on", step="graph", device="cuda").run_epoch(1)
+    assert graph.launch == "compiled graph" and computed(graph) == computed(compiled)
 
 
 @pytest.mark.parametrize(("changes", "expected"), [({"micro_batches": 4}, 512), ({"validation_batch_size": 7}, 7)])

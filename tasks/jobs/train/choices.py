@@ -23,8 +23,7 @@ SCORE: Final = "best_epoch"
 """Metric by which Ray Train selects checkpoints: the epoch if it is the best so far, else 0. Of equal validation losses
 it would prefer the last, `epoch_metrics.best_epoch` the first."""
 _COMPILED_S = 45.0
-"""Seconds of steps from which compiling them pays: it took up to 30 s on an H100, and saved a quarter to a half
-(docs/gpu.md)."""
+"""Seconds of steps from which compiling them pays (docs/gpu.md)."""
 _RESIDENT_BYTES = 2 * 2**30
 """Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory on CPUs."""
 
@@ -72,16 +71,13 @@ def resident_or_streaming(num_bytes: int, free: Sequence[int]) -> str:
 
 
 def why_eager(recipe: Recipe, *, workers: int, loader: str) -> str:
-    """Return what speaks against steps as CUDA graphs before one is captured; empty: nothing.
-
-    A graph repeats what a model did when it was captured: `auto` does not risk that with code that may do something
-    else in each step. Raises `ValueError` if the recipe requires a graph.
-    """
+    """Return what rules out steps as CUDA graphs, if anything; raise `ValueError` if the recipe requires them."""
     against = {
         count(workers, "worker"): workers > 1,
         f"loader={loader}": loader not in ("resident", "auto"),
         f"micro_batches={recipe.finetuning.micro_batches}": recipe.finetuning.micro_batches > 1,
-        "a model of your own": recipe.resources.step == "auto" and user_code.is_reference(recipe.model),
+        "a model of your own (step=graph if it does the same in every step)": recipe.resources.step == "auto"
+        and user_code.is_reference(recipe.model),
     }
     reason = " and ".join(name for name, holds in against.items() if holds)
     if recipe.resources.step == "graph" and reason:
@@ -92,10 +88,9 @@ def why_eager(recipe: Recipe, *, workers: int, loader: str) -> str:
 
 
 def compiling_pays(recipe: Recipe, history: Sequence[EpochMetrics], *, precision: str) -> bool:
-    """Return whether to compile the steps of the epochs after `history`, which are CUDA graphs, if there is a compiler.
+    """Return whether `auto` compiles steps after `history`, which are CUDA graphs; time must not decide bits of fp32.
 
-    The first epoch after a start also chooses algorithms and captures, so the faster of the last two counts. In fp32
-    the time that an epoch takes must not decide its bits.
+    The first epoch after a start also chooses algorithms and captures, so the faster of the last two counts.
     """
     if not history or recipe.finetuning.compile != "auto" or precision == "fp32":
         return False

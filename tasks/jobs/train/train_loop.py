@@ -54,7 +54,9 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
     seed_everything(recipe.finetuning.seed)
     if context.loader == "auto":
         num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
-        free = _gathered(_free_memory(context), context.world_size) if kind == "cuda" else []
+        on_host = scaling.memory_here() // context.world_size  # which reads them; all ranks may be on this machine
+        on_gpu = torch.cuda.mem_get_info(context.device)[0] if kind == "cuda" else 0
+        free = _gathered(min(on_gpu, on_host), context.world_size) if on_gpu else []
         context = dataclasses.replace(context, loader=choices.resident_or_streaming(num_bytes, free))
     if kind == "cuda":
         keep_compiled_code()
@@ -162,12 +164,6 @@ def _keep_newest_and_best(folder: URI, history: list[EpochMetrics]) -> None:
         epoch = int(name.removeprefix("epoch-")) if name.startswith("epoch-") else len(history)
         if epoch < len(history) and epoch != best_epoch(history):
             files.remove(folder.parent.child(name))
-
-
-def _free_memory(context: RankContext) -> int:
-    """Return the bytes free for the rows of one rank: of its GPU, and of its share of the host, which reads them."""
-    on_host = scaling.memory_here() // context.world_size  # all ranks may be on this machine
-    return min(torch.cuda.mem_get_info(context.device)[0], on_host)
 
 
 def _gathered(value: _T, world_size: int) -> list[_T]:
