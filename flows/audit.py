@@ -34,6 +34,6 @@ def audit(data: str, recipe: str, storage: str, settings: dict[str, Any], worker
             prepared = prepare(plan, runner)
             if request.train:
                 train(prepared, recipe_, runner, workers=workers, cores=request.train.cores, limits=limits)
-            embed(prepared, recipe_.model, runner, start=request.embed.start, needs=needs, limits=limits)
+            embed(request.embed, runner, needs=needs, limits=limits)
         suspects = find_suspects(request.audit.embeddings, limits=limits)
         return outcome(summarize_audit(request, rows.read(suspects), steps))

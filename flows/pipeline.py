@@ -82,15 +82,12 @@ def run(plan: Plan) -> Any:
         files = download(plan.download, limits=limits) if plan.download else None
         prepared = prepare(plan, runner)
         start, workers, cores = plan.train.start, plan.train.workers, plan.train.cores
-        embeddings = None
-        if plan.embed:
-            embeddings = embed(prepared, recipe.model, runner, start=start, needs=needs, limits=limits)
+        embeddings = embed(plan.embed, runner, needs=needs, limits=limits) if plan.embed else None
         checkpoint = train(
             prepared, recipe, runner, start=start, embeddings=embeddings, workers=workers, cores=cores, limits=limits
         )
         if plan.embed_by_model:
-            name = "embed by model"
-            embed(prepared, recipe.model, runner, start=checkpoint, needs=needs, limits=limits, name=name)
+            embed(plan.embed_by_model, runner, needs=needs, limits=limits, name="embed by model")
         own = plan.predict.embeddings
         predictions = predict(checkpoint, prepared, runner, split="test", embeddings=own, needs=needs, limits=limits)
         evaluation = evaluate(predictions, limits=limits)
@@ -118,9 +115,7 @@ def prepare(plan: Plan, runner: Runner) -> DatasetURI:
         again = plan.ungrouped.refresh
         ingest(plan.ungrouped.made_from, recipe.data, runner, refresh=again, limits=limits)
     if plan.grouping:
-        images, start, root = plan.grouping.dataset, plan.grouping.start, plan.root
-        model, needs, name = recipe.model, plan.predict_needs, "embed to group"
-        groups = embed(images, model, runner, start=start, root=root, needs=needs, limits=limits, name=name)
+        groups = embed(plan.grouping, runner, needs=plan.predict_needs, limits=limits, name="embed to group")
     if plan.ingest:
         made_from, group, again = plan.ingest.made_from, recipe.split.group, plan.ingest.refresh
         raw = ingest(made_from, recipe.data, runner, group=group, embeddings=groups, refresh=again, limits=limits)

@@ -6,9 +6,8 @@ import torch
 from prefect import task
 
 from storage import commits, manifest
-from storage.kinds import PREPARED, CheckpointURI, DatasetURI, ExportURI
+from storage.kinds import PREPARED, ExportURI
 from storage.statistics import ExportStatistics, Proof
-from storage.uri import Root
 from tasks.exporting import card, onnx_file
 from tasks.exporting.proof import prove
 from tasks.learning.inference import Inference
@@ -18,9 +17,8 @@ from tasks.stages import Export
 
 
 @task(name="export", **task_options)
-def export(checkpoint: CheckpointURI, prepared: DatasetURI, *, root: Root | None = None) -> ExportURI:
-    """Export `checkpoint` unless that is done; raise `NotExportable` or `NotEqual`, with nothing committed."""
-    stage = Export(root=root, checkpoint=checkpoint, prepared=prepared)
+def export(stage: Export) -> ExportURI:
+    """Export a checkpoint unless that is done; raise `NotExportable` or `NotEqual`, with nothing committed."""
     return make_once(stage, lambda: _write(stage))
 
 

@@ -24,7 +24,7 @@ def ingested(plan: Plan, runner: Runner | None = None) -> DatasetURI:
     if plan.ungrouped:
         ingest.fn(plan.ungrouped.made_from, recipe.data, runner)
     if plan.grouping:
-        embed.fn(plan.grouping.dataset, recipe.model, runner, start=plan.grouping.start, root=plan.root)
+        embed.fn(plan.grouping, runner)
     if not plan.ingest:
         return plan.preprocess.raw
     embeddings = plan.ingest.embeddings
@@ -42,11 +42,11 @@ def evaluated(plan: Plan, runner: Runner | None = None) -> EvaluationURI:
     runner, recipe, workers = runner or InProcessRunner(), plan.recipe, plan.train.workers
     images, start = prepared(plan, runner), plan.train.start
     if plan.embed:
-        embed.fn(images, recipe.model, runner, start=start)
+        embed.fn(plan.embed, runner)
     fitted, own, needs = plan.train.embeddings, plan.predict.embeddings, plan.predict_needs
     checkpoint = train.fn(images, recipe, runner, start=start, embeddings=fitted, workers=workers)
     if plan.embed_by_model:
-        embed.fn(images, recipe.model, runner, start=checkpoint)
+        embed.fn(plan.embed_by_model, runner)
     return evaluate.fn(predict.fn(checkpoint, images, runner, split="test", embeddings=own, needs=needs))
 
 

@@ -114,7 +114,7 @@ def trained(plan: Plan) -> CheckpointURI:
     prepared = preprocess.fn(ingested(plan, runner), plan.recipe.split, runner)
     start, embeddings = plan.train.start, None
     if plan.embed:
-        embeddings = embed.fn(prepared, plan.recipe.model, runner, start=start)
+        embeddings = embed.fn(plan.embed, runner)
     return train.fn(prepared, plan.recipe, runner, start=start, embeddings=embeddings, workers=0)
 
 

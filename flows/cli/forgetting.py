@@ -145,7 +145,7 @@ def _replace(plan: Plan, family: Sequence[Folder]) -> None:
     if any(folder.kind == EXPORT.name and plan.replaces in folder.parents.values() for folder in family):
         request = model_requests.resolve_export(storage=root, model=train.target)
         with using(root, [request.checkpoint, request.prepared], marker=FORGETTING):
-            export.fn(request.checkpoint, request.prepared)
+            export.fn(request)
 
 
 def _list_deleted(root: Root, certificate: Certificate) -> Certificate:

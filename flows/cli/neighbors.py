@@ -24,6 +24,7 @@ from tasks.planning.model_requests import BatchRequest, backbone_of
 from tasks.predict import predict
 from tasks.runners.runner import InProcessRunner, Runner
 from tasks.runners.session import session
+from tasks.stages import Embed
 
 
 def next_to_label(options: NextOptions) -> int:
@@ -33,7 +34,7 @@ def next_to_label(options: NextOptions) -> int:
         predictions = predict.fn(
             model, dataset, runner, embeddings=stage.embeddings, root=root, needs=needs, limits=limits
         )
-        images = neighbors.next_to_label(predictions, _embed(request, dataset, runner), model, count=options.count)
+        images = neighbors.next_to_label(predictions, _embed(request, runner, raw=dataset), model, count=options.count)
     columns, rows = _rows(images.assign(rank=range(1, len(images) + 1)), "probability")
     if options.csv:
         predictions_csv.write_rows(options.csv, columns, rows, has_mark=options.excel)
@@ -52,7 +53,8 @@ def similar(options: SimilarOptions) -> int:
             raise ValueError(f"FILE must be one image, got {options.data}; name one of its files")
         if not manifest.is_committed(prepared):
             raise ValueError(f"--model: {prepared}, the images of {checkpoint}, was deleted; run its pipeline again")
-        query, embeddings = _embed(request, dataset, InProcessRunner()), _embed(request, prepared, runner)
+        query = _embed(request, InProcessRunner(), raw=dataset)
+        embeddings = _embed(request, runner, prepared=prepared)
         images = neighbors.most_similar(embeddings, query, count=options.count)
     return _show(*_rows(images.assign(rank=range(1, len(images) + 1)), "similarity"), as_json=options.as_json)
 
@@ -70,10 +72,10 @@ def _ingested(options: NextOptions | SimilarOptions) -> Iterator[tuple[BatchRequ
         yield request, runner
 
 
-def _embed(request: BatchRequest, dataset: DatasetURI, runner: Runner) -> EmbeddingsURI:
+def _embed(request: BatchRequest, runner: Runner, **images: DatasetURI) -> EmbeddingsURI:
     model, start = backbone_of(request.predict.checkpoint)
-    root, needs, limits = request.root, request.needs, request.limits
-    return embed.fn(dataset, model, runner, start=start, root=root, needs=needs, limits=limits)
+    stage = Embed(root=request.root, **images, model=model, start=start)
+    return embed.fn(stage, runner, needs=request.needs, limits=request.limits)
 
 
 def _rows(images: pd.DataFrame, score: str) -> tuple[list[str], list[JSON]]:

@@ -125,7 +125,7 @@ def export(options: ExportOptions) -> int:
 
     console.attach(console.Narrator(Console(stderr=True)))
     with using(request.storage, [request.checkpoint, request.prepared]) as steps:
-        exported = export_task.fn(request.checkpoint, request.prepared, root=request.root)
+        exported = export_task.fn(request)
     recorded = manifest.load(exported)
     uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": exported}
     paths = [exported.child(file.path) for file in recorded.files]

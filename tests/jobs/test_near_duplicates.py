@@ -22,6 +22,7 @@ from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
 from tasks.report_page import pictures
 from tasks.runners.runner import InProcessRunner
+from tasks.stages import Embed
 from tests import committed
 from tests.ingested import prepared
 
@@ -70,7 +71,7 @@ def planned(tmp_path: Path, *settings: str, data: str = "") -> Plan:
 
 
 def embedded(plan: Plan) -> EmbeddingsURI:
-    return embed.fn(prepared(plan), plan.recipe.model, InProcessRunner(), start=plan.train.start)
+    return embed.fn(Embed(prepared=prepared(plan), model=plan.recipe.model, start=plan.train.start), InProcessRunner())
 
 
 def found(uri: EmbeddingsURI) -> Mapping[PairKind, NearDuplicates]:
