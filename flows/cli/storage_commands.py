@@ -132,6 +132,18 @@ def verify(
     deep: Annotated[
         bool, typer.Option("--deep", help="read every byte and compare checksums, also those of parents")
     ] = False,
+    is_rebuilt: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="make one model again from its raw files, in a temporary folder, and compare the digests of all "
+            "results; takes as long as its run",
+        ),
+    ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="with --rebuild: where its images are now (default: where they were)"),
+    ] = None,
 ) -> int:
     """Check that every committed file exists and has the right size.
 
@@ -141,9 +153,21 @@ def verify(
     a parent was deleted and made again. A parent below another root that does not exist any
     more is named, too: gc of that root does not know of it.
 
+    With --rebuild, says which results are the same bytes, which are not, and why: other files,
+    recipe, code, versions or hardware.
+
     Example:
       data-to-model verify --deep data/checkpoints/mnist-resnet18-e2b527dc0150
+      data-to-model verify --rebuild champion:photos --data ~/copy-of-photos
     """
+    if is_rebuilt:
+        if len(uris or ()) != 1 or deep:
+            raise ValueError("--rebuild takes one RESULT, a model, and no --deep; name its checkpoint or champion:NAME")
+        from flows.cli import rebuild
+
+        return rebuild.main(existing_root(storage), (uris or [""])[0], data=data)
+    if data:
+        raise ValueError(f"--data needs --rebuild, got {data}")
     damaged: list[str] = []
     if uris:
         folders = [result_folder(uri, storage) for uri in uris]

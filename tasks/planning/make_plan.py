@@ -62,31 +62,45 @@ def make_plan(
     return plan
 
 
-def make_again(champion: URI, *, root: Root, registered_model: str, workers: Workers, limits: Limits) -> Plan:
-    """Plan the run of `champion` again, on its images as they are now, to replace it whatever the gate says.
+def again(
+    checkpoint: URI,
+    *,
+    root: Root,
+    registered_model: str,
+    data: str | None = None,
+    workers: Workers = None,
+    limits: Limits = Limits(),
+) -> Plan:
+    """Plan the run of `checkpoint` again below `root`, on its images as they are now.
 
-    `workers` counts if the champion's number is not recorded. Raises `ValueError` as `make_plan` does, and if training
-    would begin with a champion.
+    `data` is where they are now, or a mirror of a source; `workers` counts if the number is not recorded. Raises
+    `ValueError` as `make_plan` does, and if training would begin with a champion.
     """
-    trained = manifest.load(champion)
-    recorded, prepared = trained.statistics_of(CHECKPOINT).recipe, trained.parent("prepared", of=champion)
+    trained = manifest.load(checkpoint)
+    recorded, prepared = trained.statistics_of(CHECKPOINT).recipe, trained.parent("prepared", of=checkpoint)
     raw = manifest.load(manifest.load(prepared).parent("raw", of=prepared))
+    recipes.load(recorded["origin"] or recorded["name"])  # it may be code of the user's own
+    recipe = recipes.from_dict(recorded)
+    if recipe.training.start.kind == "champion":
+        raise ValueError("start must not be champion, whose weights may have learned from other images")
+    machine.choose(trained.parameters.get("cores"))
+    place = champions.location_of(raw)
+    return make_plan(
+        storage=root,
+        recipe=recipe,
+        workers=trained.parameters.get("workers", workers),
+        data=place and (data or place),
+        labels=champions.label_table_of(raw),
+        mirror=[data] if data and not place else [],
+        registered_model=registered_model,
+        limits=limits,
+    )
+
+
+def make_again(champion: URI, *, root: Root, registered_model: str, workers: Workers, limits: Limits) -> Plan:
+    """Plan the run of `champion` again, to replace it whatever the gate says; raise `ValueError` as `again` does."""
     try:
-        recipes.load(recorded["origin"] or recorded["name"])  # it may be code of the user's own
-        recipe = recipes.from_dict(recorded)
-        if recipe.training.start.kind == "champion":
-            raise ValueError("start must not be champion, whose weights may have learned from the image")
-        machine.choose(trained.parameters.get("cores"))
-        workers = trained.parameters.get("workers", workers)
-        plan = make_plan(
-            storage=root,
-            recipe=recipe,
-            workers=workers,
-            data=champions.location_of(raw),
-            labels=champions.label_table_of(raw),
-            registered_model=registered_model,
-            limits=limits,
-        )
+        plan = again(champion, root=root, registered_model=registered_model, workers=workers, limits=limits)
     except ValueError as error:
         raise ValueError(
             f"FILE: {champion}, champion of {registered_model}, cannot be made again without it: {error}; or promote "
