@@ -38,8 +38,8 @@ def __getattr__(name):
 
     return short
 
-options, parameters = FlowOptions(storage=sys.argv[1], workers=0, as_json=True), {"seconds": float(sys.argv[2])}
-sys.exit(guarded(lambda: start.start(None, options, parameters, flow="__main__:short")))
+options, seconds = FlowOptions(storage=sys.argv[1], workers=0, as_json=True), float(sys.argv[2])
+sys.exit(guarded(lambda: start.start(None, options, flow="__main__:short", seconds=seconds)))
 """
 
 
