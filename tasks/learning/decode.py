@@ -5,7 +5,7 @@ import dataclasses
 import io
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -29,6 +29,8 @@ _PNG_TEXT_BYTES = 2**25
 _JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")
 """Marker of a segment or of the end; neither a stuffed byte nor a restart marker, which stand among the pixels."""
 _JPEG_END = b"\xd9"
+Crop = tuple[int, int, int, int]
+"""Top, left, height and width of a part of an image."""
 
 
 class Unreadable(ValueError):
@@ -92,10 +94,25 @@ def _has_jpeg_end(content: bytes) -> bool:
     return False
 
 
-def decode_uncropped(content: bytes, channels: int) -> Image.Image:
-    """Decode as `decoded` does, but return the whole image at its own size, for a crop of it. Raises `Unreadable`."""
-    with _opened(content) as image, _one_large if image.width * image.height >= _LARGE else contextlib.nullcontext():
-        return _flat(image).convert(_MODES[channels])
+def decode_crop(content: bytes, size: int, channels: int, *, draw: Callable[[int, int], Crop]) -> Image.Image:
+    """Decode as `decoded` does, but crop what `draw` returns for the upright image's height and width.
+
+    A JPEG is decoded at the smallest scale that leaves the crop twice `size`. If its EXIF turns an image whose sides
+    are no multiples of 8, the result is shifted by up to half a pixel. Raises `Unreadable`.
+    """
+    with _opened(content) as image:
+        mode, is_jpeg, scale = _MODES[channels], image.format in _JPEG, 1
+        if is_jpeg:
+            is_on_side = image.getexif().get(ExifTags.Base.Orientation, 1) > 4
+            top, left, *sides = draw(*(image.size if is_on_side else image.size[::-1]))
+            scale = next((times for times in (8, 4, 2) if min(sides) >= 2 * size * times), 1)
+            image.draft(mode, (image.width // scale, image.height // scale))
+        with _one_large if image.width * image.height >= _LARGE else contextlib.nullcontext():
+            upright = _flat(image).convert(mode)
+        if not is_jpeg:
+            top, left, *sides = draw(upright.height, upright.width)
+        box = (left / scale, top / scale, (left + sides[1]) / scale, (top + sides[0]) / scale)
+        return upright.resize((size, size), Image.Resampling.BILINEAR, box=box)
 
 
 @contextlib.contextmanager
@@ -106,6 +123,9 @@ def _opened(content: bytes) -> Iterator[Image.Image]:
     PngImagePlugin.MAX_TEXT_CHUNK = _PNG_TEXT_BYTES
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            if "exif" in image.info:
+                with contextlib.suppress(SyntaxError):  # broken metadata of a good image: from now on Pillow finds none
+                    image.getexif()
             yield image
     except UnidentifiedImageError:
         raise Unreadable(f"not an image in a supported format ({', '.join(_FORMATS)})") from None
@@ -143,9 +163,6 @@ def _brightness(image: Image.Image) -> float:
 def _flat(image: Image.Image) -> Image.Image:
     """Rotate an open image by its EXIF and put it on white."""
     _check_bits(image)
-    if "exif" in image.info:
-        with contextlib.suppress(SyntaxError):  # broken metadata of a good image: from now on Pillow finds none
-            image.getexif()
     upright = ImageOps.exif_transpose(image)
     return _on_white(_gray(upright) if image.mode.startswith("I;16") else upright)
 

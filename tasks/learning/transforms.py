@@ -1,6 +1,7 @@
 """Transforms of images that are stored as their files' bytes: from a table of files to a table of pixels."""
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -41,16 +42,14 @@ class Transform:
         return images.to_table(table["id"].to_numpy(), pixels, table["label"].to_numpy(), classes=())
 
     def _augmented(self, content: bytes, augment: FileAugment, random: np.random.Generator) -> np.ndarray:
-        from torchvision.transforms.v2 import InterpolationMode, functional  # imports torch
+        from torchvision.transforms.v2 import functional  # imports torch
 
-        height, width, channels = self.image_shape
+        size, _, channels = self.image_shape
         if augment.crop_scale < 1:
-            image = decode.decode_uncropped(content, channels)
-            top, left, *size = crop(image.height, image.width, smallest=augment.crop_scale, random=random)
-            how = {"interpolation": InterpolationMode.BILINEAR}
-            image = functional.resized_crop(image, top, left, *size, [height, width], **how)
+            draw = functools.partial(crop, smallest=augment.crop_scale, random=random)
+            image = decode.decode_crop(content, size, channels, draw=draw)
         else:
-            array = np.frombuffer(decode.decoded(content, height, channels).pixels, np.uint8).reshape(self.image_shape)
+            array = np.frombuffer(decode.decoded(content, size, channels).pixels, np.uint8).reshape(self.image_shape)
             image = Image.fromarray(array[:, :, 0] if channels == 1 else array)
         if augment.flip == "horizontal" and random.random() < 0.5:
             image = functional.horizontal_flip(image)
@@ -64,7 +63,7 @@ class Transform:
         return np.asarray(image).reshape(self.image_shape)
 
 
-def crop(height: int, width: int, *, smallest: float, random: np.random.Generator) -> tuple[int, int, int, int]:
+def crop(height: int, width: int, *, smallest: float, random: np.random.Generator) -> decode.Crop:
     """Draw top, left, height and width of a crop with at least the share `smallest` of the area, as torchvision does.
 
     Up to ten draws; if none fits, the largest centred crop with an allowed ratio of its sides.

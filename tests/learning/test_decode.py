@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
+from sklearn.datasets import load_sample_image
 
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.learning.decode import Unreadable, decoded
+from tasks.learning.decode import Unreadable, decode_crop, decoded
 from tests.image_folder import picture
 
 
@@ -214,3 +215,33 @@ def test_a_jpeg_without_its_end_is_truncated_whatever_it_is_padded_with_or_has_a
         for padding in (b"\0", b"\xff", b"\xaa"):
             with pytest.raises(Unreadable, match="^truncated$"):
                 decoded(whole[: -len(content) // 3] + padding * (len(content) // 3), 8, 3)
+
+
+@pytest.mark.parametrize("size", [16, 200])
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_crop_is_of_the_upright_image_and_a_large_jpeg_is_decoded_at_the_scale_that_it_needs(
+    kind: str, orientation: int, size: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = saved(Image.fromarray(load_sample_image("china.jpg")[:424]), kind, exif=exif)  # 640 x 424
+    drawn = list[tuple[int, int]]()
+
+    def draw(height: int, width: int) -> tuple[int, int, int, int]:
+        drawn.append((height, width))
+        return 40, 80, 300, 280
+
+    def cropped(times: int) -> np.ndarray:
+        image = Image.open(io.BytesIO(content))
+        image.draft("RGB", (640 // times, 424 // times))
+        upright = ImageOps.exif_transpose(image)
+        assert upright.size == tuple(side // times for side in drawn[0][::-1])
+        box = (80 / times, 40 / times, 360 / times, 340 / times)
+        return np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR, box=box))
+
+    crop = np.asarray(decode_crop(content, size, 3, draw=draw))
+    assert drawn == [(424, 640) if orientation == 1 else (640, 424)]
+    assert np.abs(crop.astype(int) - cropped(1)).mean() < 2  # of 255
+    is_scaled = (kind, size) == ("JPEG", 16)
+    assert (crop == cropped(8 if is_scaled else 1)).all() and is_scaled == (crop != cropped(1)).any()
