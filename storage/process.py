@@ -74,4 +74,4 @@ def in_threads(function: Callable[[T], S], items: Iterable[T], *, threads: int) 
         while waiting:
             yield waiting.popleft().result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=False)  # after an error what was begun is finished: it may be worth keeping

@@ -41,11 +41,12 @@ class LocalDataset:
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **_: object,
     ) -> "LocalDataset":
-        """Apply `fn` to every row, in threads; if it is a class, one instance of it to one row after the other."""
-        rows, is_actor = list(self.iter_rows()), isinstance(fn, type)
-        call = functools.partial(fn(**fn_constructor_kwargs or {}) if is_actor else fn, **fn_kwargs or {})
-        if is_actor or len(rows) == 1:  # in this thread: a deadline can interrupt it even while it writes
-            done: Iterable[Row] = map(call, rows)
+        """Apply `fn` to every row, in threads; if it is a class, its method `over` yields the new rows, in order."""
+        rows, call = list(self.iter_rows()), functools.partial(fn, **fn_kwargs or {})
+        if isinstance(fn, type):
+            done: Iterable[Row] = fn(**fn_constructor_kwargs or {}).over(rows)
+        elif len(rows) == 1:  # in this thread: a deadline can interrupt it even while it writes
+            done = map(call, rows)
         else:
             done = process.in_threads(call, rows, threads=min(_MOST_THREADS, scaling.cores_here()))
         return LocalDataset({name: [value] for name, value in row.items()} for row in done)

@@ -106,8 +106,8 @@ class RayData(LocalData):
             "fn_constructor_kwargs": {"stage": spec.stage} | shared,
             "compute": ActorPoolStrategy(
                 size=min(scale.workers, most),
-                # A GPU computes a part while the next one is read; on a CPU a second thread would compete for cores.
-                max_concurrent_calls_per_actor=2 if scale.use_gpu else 1,
+                # A GPU computes a part while others are read and written; on a CPU they would compete for cores.
+                max_concurrent_calls_per_actor=3 if scale.use_gpu else 1,
                 enable_true_multi_threading=scale.use_gpu,
             ),
             "num_cpus": scale.cpus,

@@ -172,11 +172,13 @@ class Inference:
         GPU's memory is full, this batch and all later ones are halved; on GPUs that may change their last bits.
         """
         num_columns, start, size = len(self.model.classes) + (self._known is not None), 0, self._size(len(pixels))
-        num_rows = math.ceil(len(pixels) / size) * size if self._is_padded else len(pixels)
-        host = torch.empty((num_rows, *pixels.shape[1:]), dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-        host.numpy()[: len(pixels)] = pixels
-        host[len(pixels) :] = 0
-        images = host.to(self.device, non_blocking=True)
+        images: Tensor | np.ndarray = pixels
+        if self._is_padded:
+            shape = (math.ceil(len(pixels) / size) * size, *pixels.shape[1:])
+            host = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+            host.numpy()[: len(pixels)] = pixels
+            host[len(pixels) :] = 0
+            images = host.to(self.device, non_blocking=True)
         chunks = [torch.empty(0, num_columns, device=self.device)]
         while start < len(images):
             rows = images[start : start + size]
@@ -212,7 +214,7 @@ class Inference:
         free, _ = torch.cuda.mem_get_info(self.device)
         return int(min(_ON_GPU, 2 ** math.floor(math.log2(max(1, free / 2 / needed)))))
 
-    def _predicted(self, images: Tensor) -> Tensor:
+    def _predicted(self, images: Tensor | np.ndarray) -> Tensor:
         probabilities: Tensor = self.model(images)
         if self._known is None:
             return probabilities

@@ -15,6 +15,8 @@ from storage import files, manifest
 from storage.kinds import DatasetURI
 from storage.uri import URI, Root
 from tasks.jobs.ingest import job as ingest
+from tasks.jobs.local_data import LocalData
+from tasks.jobs.predict import job as predict
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.ray_data import RayData, configure
 from tasks.jobs.spec import JobSpec
@@ -86,6 +88,16 @@ def test_what_is_ingested_is_the_same_to_the_byte(tmp_path: Path, changes: dict[
     ours, theirs = (manifest.load(spec.target) for spec in (with_ray, without))
     assert ours.files == theirs.files and ours.rows > 70
     assert ours.statistics.model_copy(update={"seconds": 0}) == theirs.statistics.model_copy(update={"seconds": 0})
+
+
+def test_what_is_predicted_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    model = raw.to_train(root, prepared, model="small-cnn", epochs=1)
+    raw.run(model)
+    with_ray, without = (raw.to_predict(Root(f"{root}/{name}"), model.target, prepared) for name in ("ray", "here"))
+    for stage, data in ((with_ray, RayData()), (without, LocalData())):
+        predict.run(JobSpec(stage=stage, threads=1), data)
+    assert manifest.load(with_ray.target).files == manifest.load(without.target).files
 
 
 def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path: Path) -> None:

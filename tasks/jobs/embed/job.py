@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -159,6 +159,10 @@ class PartEmbedder:
         self._device, self._threads = device, scaling.threads_here(threads, sharing=sharing)
         self._known: tuple[pa.Array, np.ndarray] | None = None
         self._model: ModelSpec | None = None
+
+    def over(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Embed the rows of each `Part` in this thread, which a deadline can interrupt."""
+        return map(self, rows)
 
     def __call__(self, row: Row) -> Row:
         """Embed the rows of the `Part` in column `item`."""

@@ -4,17 +4,17 @@ import collections
 import dataclasses
 import functools
 import itertools
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
-from storage import commits, files, manifest, tables
+from storage import commits, files, manifest, process, tables
 from storage.kinds import CHECKPOINT, PROBABILITY_PREFIX
 from storage.manifest import File
-from storage.process import gc_paused
 from storage.statistics import OfImages, PredictionsStatistics
 from tasks.images import embedding_rows, row_tables
 from tasks.jobs import events
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _INPUT_KEY = b"input_sha256"
 _MODEL_KEY = b"model_sha256"
 _HARDWARE_KEY = b"hardware"
+_BESIDE = {"cpu": 1, "cuda": 2}
+"""Parts to read, and to write, while another is computed, by device; on CPUs more would compete for the cores."""
 _BYTES_PER_ROW = 32
 """Bytes of id, label, prediction, its probability and the distance; the probability of each class takes four more."""
 
@@ -108,6 +110,9 @@ class Predicted:
     is_reused: bool
 
 
+_Inputs = tuple[Part, File | None, pa.Table, np.ndarray | None]
+
+
 class Predictor:
     """One worker of the pool: holds the model and writes the prediction part of each input part that it is given."""
 
@@ -117,8 +122,8 @@ class Predictor:
         self.origins = row_tables.table_of(self.stage.dataset)
         self._there: dict[str, list[str]] = {}
         """Names of the files in each split's folder when this worker first looked there."""
-        self._turn = threading.Lock()
-        """Held to load the model and to compute: a worker with a GPU reads and writes parts in two threads."""
+        self._computing = ThreadPoolExecutor(1)
+        """Loads the model and computes: so its libraries have their threads, and what they choose by timing, once."""
 
     @functools.cached_property
     def inference(self) -> "Inference":
@@ -126,7 +131,7 @@ class Predictor:
 
         Raises `UnusableGpu` if this worker has a GPU that torch cannot use.
         """
-        with gc_paused():
+        with process.gc_paused():
             from tasks.learning.inference import Inference  # imports torch, which the driver does not need
 
             device = devices.choose(self._device, where=scaling.node_name())
@@ -141,26 +146,51 @@ class Predictor:
         return self.inference.identity + (f"-{manifest.load(embeddings).content}" if embeddings else "")
 
     def __call__(self, row: Row) -> Row:
-        """Predict the rows of the `Part` in column `item`, or reuse earlier work."""
+        """Predict the rows of the `Part` in column `item`, or reuse earlier work; Ray calls it in several threads."""
+        self._computing.submit(lambda: self.inference).result()
+        return self._write(self._computing.submit(self._compute, self._read(row)).result())
+
+    def over(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Do so for all rows in order, with all computing in this thread: a deadline can interrupt it."""
+        threads = _BESIDE[self.inference.device.type]
+        inputs = process.in_threads(self._read, rows, threads=threads)
+        return process.in_threads(self._write, map(self._compute, inputs), threads=threads)
+
+    def _read(self, row: Row) -> _Inputs:
+        """Return the part, with the file and the predictions of earlier work, or its rows and their pixels."""
         part: Part = row["item"]
+        if earlier := self._find(part):
+            return part, *earlier, None
+        table = tables.read_part(self.stage.dataset, part.file)
+        pixels, _ = images.to_arrays(table, self.inference.model.image_shape)
+        is_missing = table["image"].is_null()
+        return part, None, table.drop_columns("image").append_column("is_missing", is_missing), pixels
+
+    def _compute(self, inputs: _Inputs) -> _Inputs:
+        """Replace pixels by what the model says of them."""
+        *others, pixels = inputs
+        with user_code.wrap_user_errors():
+            return *others, None if pixels is None else self.inference.predictions(pixels)
+
+    def _write(self, outputs: _Inputs) -> Row:
+        """Write predictions, unless they are those of earlier work."""
+        part, earlier, table, answers = outputs
+        predicted = table if answers is None else self._predicted(part.file, table, answers)
         split = part.file.split or "all"
-        with self._turn:
-            _ = self.inference
-        output, predicted = self._find(split, part) or (None, self._predict(part.file))
         done = Predicted(
-            file=output or tables.write_part(self.stage.target, predicted, split=split, index=part.number),
+            file=earlier or tables.write_part(self.stage.target, predicted, split=split, index=part.number),
             counts=collections.Counter(predicted["prediction"].drop_null().to_pylist()),
             hardware=predicted.schema.metadata[_HARDWARE_KEY].decode(),
-            is_reused=output is not None,
+            is_reused=earlier is not None,
         )
         return {"item": done}
 
-    def _find(self, split: str, part: Part) -> tuple[File, pa.Table] | None:
+    def _find(self, part: Part) -> tuple[File, pa.Table] | None:
         """Return a complete prediction part that an earlier attempt made of `part`, on whatever hardware.
 
         A part's name holds a digest of its content, which is verified; its metadata say what it was made from.
         """
-        target, source = self.stage.target, part.file
+        target, source, split = self.stage.target, part.file, part.file.split or "all"
         if split not in self._there:
             self._there[split] = files.children(target.child(split))
         origin = (source.sha256.encode(), self._identity.encode())
@@ -174,26 +204,22 @@ class Predictor:
                 return file, predicted
         return None
 
-    def _predict(self, source: File) -> pa.Table:
-        table = tables.read_part(self.stage.dataset, source)
-        model = self.inference.model
-        pixels, labels = images.to_arrays(table, model.image_shape)
-        with self._turn, user_code.wrap_user_errors():
-            predicted = self.inference.predictions(pixels)
+    def _predicted(self, source: File, table: pa.Table, predicted: np.ndarray) -> pa.Table:
+        model, is_labelled = self.inference.model, "label" in table.column_names
         probabilities = predicted[:, : len(model.classes)]
         columns = {"id": table["id"].to_numpy(), "sha256": [source.sha256] * len(table)}
-        columns |= {} if labels is None else {"label": table["label"]}
+        columns |= {"label": table["label"]} if is_labelled else {}
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
         answers |= {"distance": predicted[:, -1]} if self.stage.embeddings else {}
         answers |= {f"{PROBABILITY_PREFIX}{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
-        missing = table["image"].is_null().to_numpy()  # an image that could not be read has no prediction
+        missing = table["is_missing"].to_numpy()  # an image that could not be read has no prediction
         answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
         if self.origins is not None:
             paths, rows, digests = row_tables.files_of(self.origins, str(source.split), columns["id"].tolist())
             columns |= {"file": paths, "row": rows, "sha256": digests}
             numbers = answers["prediction"].to_pylist()
             columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]
-        schema = _schema(self.stage, model.classes, labelled=labels is not None, named=self.origins is not None)
+        schema = _schema(self.stage, model.classes, labelled=is_labelled, named=self.origins is not None)
         origin = {_INPUT_KEY: source.sha256, _MODEL_KEY: self._identity}
         origin |= {_HARDWARE_KEY: self.inference.hardware}
         return pa.table(columns | answers, schema=schema.with_metadata(origin))
