@@ -7,16 +7,36 @@ import subprocess
 import jsonschema
 import pytest
 import yaml
+from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
 from flows.server import watch
 from tests.deploy import composed
 from tests.runs import CHECKOUT
 
+CLUSTER = (composed.DEPLOY / "kuberay.yaml").read_text()
+OFFERED = re.sub(r"^  # (\w+: \{.*\}) ?(#.*)?$", r"  \1", CLUSTER, flags=re.MULTILINE)
+"""The cluster with all that its comments offer."""
+
 
 def test_the_cluster_fits_the_schema_of_kuberay_and_has_the_ray_of_the_lock() -> None:
-    cluster = yaml.safe_load((composed.DEPLOY / "kuberay.yaml").read_text())
-    jsonschema.validate(cluster, yaml.safe_load((CHECKOUT / "tests/deploy/raycluster.schema.yaml").read_text()))
+    schema = yaml.safe_load((CHECKOUT / "tests/deploy/raycluster.schema.yaml").read_text())
+    cluster, offered = yaml.safe_load(CLUSTER), yaml.safe_load(OFFERED)
+    assert offered["spec"].keys() - cluster["spec"].keys() == {
+        "gcsFaultToleranceOptions",
+        "tlsOptions",
+        "networkPolicy",
+    }
+    for each in (cluster, offered):
+        jsonschema.validate(each, schema)
     assert f"\nray=={cluster['spec']['rayVersion']} " in (CHECKOUT / "requirements.lock").read_text()
+
+
+def test_the_autoscaler_knows_the_kind_of_the_gpus_of_nodes_that_are_not_there() -> None:
+    cluster = yaml.safe_load(CLUSTER)
+    cluster["metadata"]["namespace"] = "default"
+    types = _derive_autoscaling_config_from_ray_cr(cluster)["available_node_types"]
+    gpus = [kind["resources"] for kind in types.values() if "GPU" in kind["resources"]]
+    assert [(each["GPU"], each["accelerator_type:A100"]) for each in gpus] == [(1, 1)]
 
 
 def test_the_job_template_uses_each_of_its_variables_and_waits_less_than_watch_for_its_image() -> None:
