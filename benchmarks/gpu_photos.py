@@ -44,7 +44,7 @@ def steps(bench: "Bench") -> Iterator[str]:
 
     for name, shape in _USERS.items():
         for variant, changes in VARIANTS.items():
-            if changes["step"] == "graph" and bench.device.type != "cuda":
+            if changes.get("step") == "graph" and bench.device.type != "cuda":
                 continue
             rows = bench.recipe(name).finetuning.batch_size or _BATCH
             recipe = bench.recipe(name, **{"epochs": _RUNS, "batch_size": rows} | changes)
