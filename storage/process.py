@@ -62,14 +62,20 @@ def reach_loopback_directly() -> None:
                 del os.environ[name]
 
 
-def in_threads(function: Callable[[T], S], items: Iterable[T], *, threads: int) -> Iterator[S]:
-    """Yield `function(item)` for all items in order; compute the next ones meanwhile in `threads` threads."""
+def in_threads(
+    function: Callable[[T], S], items: Iterable[T], *, threads: int, ahead: int | None = None
+) -> Iterator[S]:
+    """Yield `function(item)` for all items in order; compute the next ones meanwhile in `threads` threads.
+
+    Up to `ahead` items (none: `threads`) wait or are done before they are needed: more than there are threads keep them
+    busy while the next item takes longer than others.
+    """
     waiting: deque[Future[S]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
         for item in items:
             waiting.append(pool.submit(function, item))
-            if len(waiting) > threads:
+            if len(waiting) > (ahead or threads):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -60,11 +60,9 @@ def shard(listed: Sequence[File], *, rank: int, world_size: int, batch_size: int
     return slices
 
 
-def read_ahead(
-    uri: DatasetURI, slices: Sequence[Slice], *, transform: Callable[[pa.Table], pa.Table] = lambda table: table
-) -> Iterator[pa.Table]:
-    """Yield `transform` of each slice's table, in order; other threads read and transform the next ones meanwhile."""
-    return process.in_threads(lambda part: transform(read_slice(uri, part)), slices, threads=_AHEAD)
+def read_ahead(uri: DatasetURI, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+    """Yield each slice's table, in order; other threads read the next ones meanwhile."""
+    return process.in_threads(lambda part: read_slice(uri, part), slices, threads=_AHEAD)
 
 
 def read_slice(uri: DatasetURI, part: Slice) -> pa.Table:

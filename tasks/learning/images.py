@@ -1,18 +1,26 @@
 """Images as rows of Arrow tables: pixels of fixed size, converted to arrays without a copy, or their files' bytes."""
 
+import functools
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from storage import process
 from tasks.learning import decode
 
+T = TypeVar("T")
 _PART_BYTES = 64 * 2**20
 _ENCODED_PART_BYTES = 16 * 2**20
 """Most bytes of a part of encoded images: one task decodes a part, so that there must be parts for many CPUs."""
+_PIECE_BYTES = 2**18
+"""Bytes of encoded images that a thread decodes at a time: a photo, or so many thumbnails that handing them to another
+thread takes no time beside decoding them."""
 _MIN_PARTS = 4
 MOST_COMPARED = 50_000
 """Most images among which near duplicates are looked for: the time grows with the square of their number."""
@@ -59,15 +67,32 @@ def classes_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(json.loads(metadata["classes"]))
 
 
-def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
+def in_pieces(function: Callable[[pa.Table], T], tables: Iterable[pa.Table], *, threads: int) -> Iterator[T]:
+    """Yield `function` of each few encoded images, in order, however many `threads` there are."""
+    pieces = itertools.chain.from_iterable(map(_pieces, tables))
+    return process.in_threads(function, pieces, threads=threads, ahead=2 * threads)
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+    lengths = pc.fill_null(pc.binary_length(table["image"]), 0).to_numpy()
+    starts = np.flatnonzero(np.diff((np.cumsum(lengths) - lengths) // _PIECE_BYTES, prepend=-1))
+    return (table.slice(start, stop - start) for start, stop in itertools.pairwise([*starts, len(table)]))
+
+
+def to_arrays(table: pa.Table, shape: Sequence[int], *, threads: int = 1) -> tuple[np.ndarray, np.ndarray | None]:
     """Return images (uint8, (N, H, W, C), read-only) and labels (none if missing).
 
-    Decoded images are a view if `table` has one chunk. Encoded ones are decoded and resized; a missing one is black.
+    Decoded images are a view if `table` has one chunk. Encoded ones are decoded, in `threads` threads, and resized; a
+    missing one is black.
     """
     column, row_bytes = table["image"], int(np.prod(shape))
     labels = table["label"].to_numpy() if "label" in table.column_names else None
     if pa.types.is_binary(column.type):
-        return _decoded(column, shape), labels
+        decode_all = functools.partial(_decoded, shape=shape)
+        is_split = threads > 1 and len(table) > 0
+        pixels = np.concatenate([*in_pieces(decode_all, [table], threads=threads)]) if is_split else decode_all(table)
+        pixels.flags.writeable = False
+        return pixels, labels
     # combine_chunks copies even a single chunk.
     chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     flat = np.frombuffer(chunk.buffers()[1], dtype=np.uint8) if len(chunk) else np.empty(0, np.uint8)
@@ -76,14 +101,13 @@ def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.nda
     return flat.reshape(len(chunk), *shape), labels
 
 
-def _decoded(column: pa.ChunkedArray, shape: Sequence[int]) -> np.ndarray:
-    height, _, channels = shape
+def _decoded(table: pa.Table, shape: Sequence[int]) -> np.ndarray:
+    (height, _, channels), column = shape, table["image"]
     pixels = np.zeros((len(column), *shape), np.uint8)
     for number, content in enumerate(column):
         if content.is_valid:
             picture = decode.decoded(content.as_py(), height, channels)
             pixels[number] = np.frombuffer(picture.pixels, np.uint8).reshape(shape)
-    pixels.flags.writeable = False
     return pixels
 
 

@@ -1,12 +1,15 @@
 """Encoded images: the same rows as decoded ones, and random draws that depend on no task or loader."""
 
+import io
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 from storage import manifest, tables
 from storage.kinds import CHECKPOINT, PREDICTIONS, PREPARED, RAW, DatasetURI
@@ -45,6 +48,13 @@ def stages(photos: Path) -> dict[str, tuple[Ingest, Preprocess]]:
 def prepared(stages: dict[str, tuple[Ingest, Preprocess]]) -> DatasetURI:
     """The prepared dataset of encoded images."""
     return stages["files"][1].target
+
+
+def saved(pixels: np.ndarray) -> bytes:
+    """A PNG."""
+    sink = io.BytesIO()
+    Image.fromarray(pixels).save(sink, "PNG")
+    return sink.getvalue()
 
 
 def pixels_of(uri: DatasetURI, *splits: str) -> dict[tuple[str, int], bytes]:
@@ -101,6 +111,18 @@ def test_without_augmentation_training_rows_are_those_of_validation_and_predicti
     plain = Transform(_PLAIN, _SHAPE)(table, epoch=1)
     validated = Transform(_RECIPE, _SHAPE)(table, epoch=None)
     assert [one.tobytes() for one in pixels] == plain["image"].to_pylist() == validated["image"].to_pylist()
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_pixels_and_their_order_do_not_depend_on_the_number_of_threads(threads: int) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (100, 80, 60, 3), dtype=np.uint8)
+    contents = [None if number % 7 == 3 else saved(one) for number, one in enumerate(noise)]
+    table = pa.table({"id": list(range(100)), "image": contents, "label": list(range(100))})
+    whole, _ = images.to_arrays(table, _SHAPE)
+    assert (images.to_arrays(table, _SHAPE, threads=threads)[0] == whole).all() and whole.any(axis=(1, 2, 3)).sum() > 80
+    table, augmented = table.filter(table["image"].is_valid()), partial(Transform(_RECIPE, _SHAPE), epoch=1)
+    pieces = list(images.in_pieces(augmented, [table[:50], table[50:], table[:0]], threads=threads))
+    assert len(pieces) > 3 and pa.concat_tables(pieces).equals(augmented(table))
 
 
 @pytest.mark.parametrize("channels", [1, 3])

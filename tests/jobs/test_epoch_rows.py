@@ -1,21 +1,25 @@
 """Rows of an epoch: all but those that fill no global batch, none always left out, and shuffled over all batches."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from storage import manifest
+from storage import failpoints, manifest
 from storage.kinds import DatasetURI
+from tasks.jobs import dataset_parts
 from tasks.jobs.train import make_loader
 from tasks.learning import images
 from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.loop import Loader
 from tests.jobs import raw
 from tests.jobs.raw import reader
+from tests.runs import await_that
 
 _ROWS = {"train": 1009, "validation": 23}
 _WINDOW = 60
@@ -95,6 +99,27 @@ def test_what_fits_into_a_window_is_fed_as_the_resident_loader_does(prepared: Da
                 for feed in (resident, streaming)
             )
             assert first == others
+
+
+def test_the_next_window_is_prepared_while_one_is_in_use_and_both_keep_their_rows(
+    prepared: DatasetURI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[str]()
+    monkeypatch.setattr(failpoints, "handler", lambda point, at: read.append(at))
+    slices = [
+        dataclasses.replace(part, start=start, stop=start + 20)
+        for part in dataset_parts.whole_files(manifest.load(prepared).split("train"))
+        for start in range(0, 160, 20)
+    ]
+    about: dict[str, Any] = {"size": 40, "shape": (1, 1, 1), "device": torch.device("cpu"), "uri": prepared}
+    windows = make_loader.read_windows("train", slices, transform=None, threads=1, **about)
+    kept = [next(windows)]
+    await_that(lambda: len(read) == 6, limit_s=30)  # four for this window and ahead of it, and two more
+    kept += windows
+    assert torch.cat([labels for _, labels in kept]).tolist() == [
+        part.first + row for part in slices for row in range(part.start, part.stop)
+    ]
+    assert all(torch.equal(pixels.flatten(), labels % 251) for pixels, labels in kept)
 
 
 def overlap(first: torch.Tensor, second: torch.Tensor) -> float:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -91,7 +92,7 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, context: Ra
     if context.loader == "resident":
         return ResidentLoader(held(train), held(validation), seed=seed, rank=rank, device=context.device)
     transform = Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else None
-    read = context.windows or partial(read_windows, uri=uri, transform=transform)
+    read = context.windows or partial(read_windows, uri=uri, transform=transform, threads=context.threads)
     windows = partial(read, shape=shape, device=context.device)
     window_rows = min(WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
     return StreamingLoader(windows, train, validation, window_rows=window_rows, seed=seed, rank=rank)
@@ -180,8 +181,9 @@ def read_windows(
     device: torch.device,
     uri: DatasetURI,
     transform: Transform | None,
+    threads: int,
 ) -> Iterator[Batch]:
-    """Read rows in this process; the next parts are read while earlier ones are in use.
+    """Read rows in this process; a thread prepares the next window while one is in use.
 
     Args:
         split: Name of the split.
@@ -192,19 +194,37 @@ def read_windows(
         device: Where the windows are to be.
         uri: URI of the dataset.
         transform: Transform of encoded images; None for pixels.
+        threads: Number of threads that transform images.
     """
+    tables = dataset_parts.read_ahead(uri, slices)
+    if transform:
+        tables = images.in_pieces(partial(transform, epoch=epoch), tables, threads=threads)
+    windows = _windows(_blocks(tables, shape), size=size, shape=shape, device=device)
+    # A new thread would use the first GPU.
+    start = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
+    pool = ThreadPoolExecutor(1, initializer=start)
+    try:
+        window = pool.submit(next, windows, None)
+        while (ready := window.result()) is not None:
+            window = pool.submit(next, windows, None)
+            yield ready
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _windows(blocks: Iterable[Block], *, size: int, shape: Shape, device: torch.device) -> Iterator[Batch]:
     held, missing = list[Block](), size
-    transforms = {"transform": partial(transform, epoch=epoch)} if transform else {}
-    for pixels, labels in _blocks(dataset_parts.read_ahead(uri, slices, **transforms), shape):
+    collected = partial(tensors, shape=shape, pin_memory=device.type == "cuda")
+    for pixels, labels in blocks:
         while len(labels):
             held.append((pixels[:missing], labels[:missing]))
             pixels, labels = pixels[missing:], labels[missing:]
             missing -= len(held[-1][1])
             if missing == 0:
-                yield to_device(device, tensors(held, num_rows=size, shape=shape))
+                yield to_device(device, collected(held, num_rows=size))
                 held, missing = [], size
     if held:
-        yield to_device(device, tensors(held, num_rows=size - missing, shape=shape))
+        yield to_device(device, collected(held, num_rows=size - missing))
 
 
 def _blocks(
@@ -217,13 +237,18 @@ def _blocks(
         yield pixels, labels
 
 
-def tensors(blocks: Iterable[Block], *, num_rows: int, shape: tuple[int, int, int]) -> Batch:
-    """Copy the `num_rows` rows of all `blocks`, in order, into tensors (uint8 BHWC, int64)."""
-    pixels, labels = np.empty((num_rows, *shape), np.uint8), np.empty(num_rows, np.int64)
+def tensors(blocks: Iterable[Block], *, num_rows: int, shape: Shape, pin_memory: bool = False) -> Batch:
+    """Copy the `num_rows` rows of all `blocks`, in order, into tensors (uint8 BHWC, int64).
+
+    In pinned memory, torch reuses that of earlier tensors of the same size as soon as they are on the GPU: two windows
+    take turns.
+    """
+    pixels = torch.empty((num_rows, *shape), dtype=torch.uint8, pin_memory=pin_memory)
+    labels = torch.empty(num_rows, dtype=torch.int64, pin_memory=pin_memory)
     start = 0
     for some, their in blocks:
         place = slice(start, start + len(their))
-        pixels[place], labels[place] = some, their
+        pixels.numpy()[place], labels.numpy()[place] = some, their
         start = place.stop
     assert start == num_rows, "a row was lost on the way"
-    return torch.from_numpy(pixels), torch.from_numpy(labels)
+    return pixels, labels
