@@ -62,20 +62,17 @@ def reach_loopback_directly() -> None:
                 del os.environ[name]
 
 
-def in_threads(
-    function: Callable[[T], S], items: Iterable[T], *, threads: int, ahead: int | None = None
-) -> Iterator[S]:
+def in_threads(function: Callable[[T], S], items: Iterable[T], *, threads: int, ahead: int = 0) -> Iterator[S]:
     """Yield `function(item)` for all items in order; compute the next ones meanwhile in `threads` threads.
 
-    Up to `ahead` items (none: `threads`) wait or are done before they are needed: more than there are threads keep them
-    busy while the next item takes longer than others.
+    `ahead` more of them keep the threads busy while the next one takes longer than others.
     """
     waiting: deque[Future[S]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
         for item in items:
             waiting.append(pool.submit(function, item))
-            if len(waiting) > (ahead or threads):
+            if len(waiting) > threads + ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

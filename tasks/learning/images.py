@@ -70,7 +70,7 @@ def classes_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
 def in_pieces(function: Callable[[pa.Table], T], tables: Iterable[pa.Table], *, threads: int) -> Iterator[T]:
     """Yield `function` of each few encoded images, in order, however many `threads` there are."""
     pieces = itertools.chain.from_iterable(map(_pieces, tables))
-    return process.in_threads(function, pieces, threads=threads, ahead=2 * threads)
+    return process.in_threads(function, pieces, threads=threads, ahead=threads)
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:

@@ -1,10 +1,10 @@
 """Choice of one rank's loader, and the loader that streams any number of rows from their parts or from Ray Data."""
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from storage import process
 from storage.kinds import DatasetURI
 from storage.manifest import Manifest
 from storage.statistics import EpochMetrics
@@ -200,19 +201,13 @@ def read_windows(
     if transform:
         tables = images.in_pieces(partial(transform, epoch=epoch), tables, threads=threads)
     windows = _windows(_blocks(tables, shape), size=size, shape=shape, device=device)
-    # A new thread would use the first GPU.
-    start = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
-    pool = ThreadPoolExecutor(1, initializer=start)
-    try:
-        window = pool.submit(next, windows, None)
-        while (ready := window.result()) is not None:
-            window = pool.submit(next, windows, None)
-            yield ready
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    prepared = process.in_threads(lambda _: next(windows, None), itertools.repeat(None), threads=1)
+    return iter(lambda: next(prepared), None)
 
 
 def _windows(blocks: Iterable[Block], *, size: int, shape: Shape, device: torch.device) -> Iterator[Batch]:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # of this thread, which else would use the first GPU
     held, missing = list[Block](), size
     collected = partial(tensors, shape=shape, pin_memory=device.type == "cuda")
     for pixels, labels in blocks:
