@@ -9,6 +9,8 @@ from storage.statistics import EpochMetrics
 
 IMBALANCE = 3
 """Training rows of the largest class, as a multiple of the smallest one's, from which classes are unbalanced."""
+_LONG_WAIT = 0.2
+"""Share of an epoch that it may wait for images before its line says so."""
 TrainingFields = JSON
 """Fields of a recipe's group `training`; a probe has no epochs: it is done at once, as after one of one."""
 
@@ -60,6 +62,18 @@ def gpu_use(metrics: EpochMetrics) -> str:
     """Return what the GPU did in an epoch, for the epoch's line; empty on CPUs."""
     busy = f"{metrics.gpu_busy:.0%} busy, " if metrics.gpu_busy else ""
     return f"GPU {busy}{metrics.gpu_memory / 2**30:.1f} GiB, {metrics.launch}; " if metrics.gpu_memory else ""
+
+
+def decoding_limit(metrics: EpochMetrics, cores: int) -> str:
+    """Return how many cores would decode at the pace of training, for the line of an epoch in which `cores` did not.
+
+    An estimate: while the model waits, all cores decode. Empty if it waited little, if none decode, and in the first
+    epoch, which also waits until they begin.
+    """
+    if not cores or metrics.epoch == 1 or metrics.data_wait_s <= _LONG_WAIT * metrics.seconds:
+        return ""
+    enough = math.ceil(cores * metrics.seconds / (metrics.seconds - metrics.data_wait_s))
+    return f"decoding limits: {enough} cores would keep up; "
 
 
 class NonFiniteLoss(Permanent):

@@ -1,5 +1,6 @@
 """Epochs: how long they waited, and which is the last."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from storage.statistics import EpochMetrics
 from tasks.learning import hardware, loop
-from tasks.learning.epoch_metrics import choose_batch_size, choose_class_weights, gpu_use, is_last
+from tasks.learning.epoch_metrics import choose_batch_size, choose_class_weights, decoding_limit, gpu_use, is_last
 from tasks.learning.loop import Batch
 from tasks.learning.sources import Split
 from tests.learning import training
@@ -41,6 +42,16 @@ def test_line_of_an_epoch_says_what_a_gpu_did_and_nothing_of_a_cpu() -> None:
     unmeasured = EpochMetrics(gpu_memory=2**29, **common)
     lines = [gpu_use(metrics) for metrics in (on_gpu, unmeasured, EpochMetrics(**common))]
     assert lines == ["GPU 97% busy, 5.0 GiB, graph; ", "GPU 0.5 GiB, eager; ", ""]
+
+
+def test_line_of_an_epoch_that_waits_for_images_says_how_many_cores_would_decode_them_in_time() -> None:
+    others = ("step", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "learning_rate")
+    common: dict[str, Any] = dict.fromkeys((*others, "backbone_learning_rate"), 0)
+    waits = [EpochMetrics(epoch=2, seconds=10, data_wait_s=wait_s, **common) for wait_s in (2.0, 2.1, 9.0)]
+    lines = [decoding_limit(metrics, 8) for metrics in waits]
+    assert lines == ["", *(f"decoding limits: {cores} cores would keep up; " for cores in (11, 80))]
+    assert decoding_limit(waits[-1], 0) == "", "pixels are not decoded"
+    assert decoding_limit(dataclasses.replace(waits[-1], epoch=1), 8) == "", "the first epoch also starts the readers"
 
 
 def test_mfu_is_known_only_of_gpus_whose_peak_is_known() -> None:

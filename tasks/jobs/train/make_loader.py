@@ -62,6 +62,8 @@ class RankContext:
     """Kind of loader: `resident`, `streaming`, one of these by memory (`auto`), `dataloader` or `ray-data`."""
     windows: Windows | None = None
     """Reads the rows of `ray-data`; None: this process reads them. The batches are the same."""
+    cores: int = 0
+    """Cores that decode the encoded images of all ranks; 0: not known."""
     beat: Callable[[], None] = lambda: None
     """Called at every sign of progress."""
     is_preempted: Callable[[], bool] = lambda: False

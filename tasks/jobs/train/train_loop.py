@@ -27,7 +27,7 @@ from tasks.jobs.spec import JobSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, make_loader
 from tasks.learning import checkpoint, hardware, images, training_state, user_code
-from tasks.learning.epoch_metrics import best_epoch, gpu_use, is_last
+from tasks.learning.epoch_metrics import best_epoch, decoding_limit, gpu_use, is_last
 from tasks.learning.loaders import to_device
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision, set_arithmetic
@@ -144,11 +144,13 @@ def train_here(spec: JobSpec[Train], prepared: Manifest, attempt: URI, *, loader
     user at a breakpoint makes no progress either.
     """
     device = devices.choose(machine.device(spec.needs.device), where=scaling.node_name())
+    threads = scaling.threads_here(spec.threads or scaling.cores_here(), sharing=1)
     context = RankContext(
         rank=0,
         world_size=1,
         device=device,
-        threads=scaling.threads_here(spec.threads or scaling.cores_here(), sharing=1),
+        threads=threads,
+        cores=threads,
         prepare=lambda batches: (to_device(device, batch) for batch in batches),
         report=_keep_newest_and_best,
         checkpoint_s=spec.limits.checkpoint_s,
@@ -249,7 +251,8 @@ class Checkpoints:
             self._completed_at = self.writer.submit(_write, self._unwritten)
             self._unwritten = []
         if trainer.rank == 0:
-            _tell_epoch(history, trainer)
+            is_encoded = trainer.recipe.data.store == images.FILES
+            _tell_epoch(history, trainer, cores=self.context.cores if is_encoded else 0)
 
     def finish(self, most: int = 2) -> None:
         """Wait until the latest checkpoints are complete, of which there are two at most; report some or all."""
@@ -265,8 +268,8 @@ def _write(snapshots: Iterable[_Snapshot]) -> float:
     return time.monotonic()
 
 
-def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
-    """Report the latest epoch: its metrics, and whether it is the best so far."""
+def _tell_epoch(history: list[EpochMetrics], trainer: Trainer, *, cores: int) -> None:
+    """Report the latest epoch, whose images `cores` decoded: its metrics, and whether it is the best so far."""
     metrics, training, epochs = history[-1], vars(trainer.recipe.finetuning), trainer.recipe.finetuning.epochs
     best = best_epoch(history)
     num_images = trainer.steps_per_epoch * trainer.recipe.finetuning.batch_size
@@ -275,7 +278,8 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     note = (
         f"train loss {metrics.train_loss:.4f}, accuracy {metrics.train_accuracy:.4f}; "
         f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}; "
-        f"{speed:,.0f} images/s, {metrics.seconds:.1f} s ({waits}); {gpu_use(metrics)}"
+        f"{speed:,.0f} images/s, {metrics.seconds:.1f} s ({waits}); "
+        f"{decoding_limit(metrics, cores)}{gpu_use(metrics)}"
         f"best so far{'' if best == metrics.epoch else f': epoch {best}'}"
     )
     events.progress(EPOCHS, metrics.epoch, epochs, note, epoch=metrics.epoch)

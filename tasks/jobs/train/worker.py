@@ -64,16 +64,19 @@ def is_saved_on_every_rank(error: Exception, attempt: URI) -> bool:
 def _train(config: Assignment, *, beat: Callable[[], None]) -> None:
     context, stage, scale = ray.train.get_context(), config["spec"].stage, config["scale"]
     failpoints.rank, world_size = context.get_world_rank(), context.get_world_size()
-    windows = None
+    threads = scaling.threads_here(scale.threads, sharing=context.get_local_world_size())
+    windows, cores = None, threads * world_size
     if config["loader"] == "ray-data":
         from tasks.jobs.train import ray_loader
 
         windows = functools.partial(ray_loader.windows, world_size=world_size)
+        cores = config["spec"].threads or int(ray.cluster_resources()["CPU"] - world_size * scale.cpus)
     rank_context = RankContext(
         rank=context.get_world_rank(),
         world_size=world_size,
         device=get_device() if scale.use_gpu else torch.device("cpu"),  # that `check_gpu` has tried out
-        threads=scaling.threads_here(scale.threads, sharing=context.get_local_world_size()),
+        threads=threads,
+        cores=cores,
         prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),  # its rows stay as they are
         report=report,
         checkpoint_s=config["spec"].limits.checkpoint_s,
