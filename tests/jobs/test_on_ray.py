@@ -1,7 +1,7 @@
 """Ray gives the bytes of work without it: rows, batches, and weights, whatever kills workers and however stored."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import ray
 from ray._private.authentication_test_utils import reset_auth_token_state
+from ray.data import Dataset
 from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
 
 from storage import files, manifest
@@ -98,6 +99,28 @@ def test_what_is_predicted_is_the_same_to_the_byte(prepared: DatasetURI, tmp_pat
     for stage, data in ((with_ray, RayData()), (without, LocalData())):
         predict.run(JobSpec(stage=stage, threads=1), data)
     assert manifest.load(with_ray.target).files == manifest.load(without.target).files
+
+
+def test_what_tasks_before_the_workers_decode_is_predicted_to_the_same_bytes_and_only_once(
+    photos: DatasetURI, tmp_path: Path
+) -> None:
+    model = photographs.trains(Root(str(tmp_path)), photos, epochs=1)
+    raw.run(model)
+    with_ray, without = (raw.to_predict(Root(f"{tmp_path}/{name}"), model.target, photos) for name in ("ray", "here"))
+    how: dict[str, Any] = {"stage": with_ray, "shape": (16, 16, 3)}
+
+    class AsForGpus(RayData):
+        def from_items(self, items: Sequence[object]) -> Dataset:
+            return super().from_items(items).map(predict.decode, fn_kwargs=how)
+
+    (part,) = manifest.load(photos).split("test")[:1]
+    row = {"item": predict.Part(number=0, file=part)}
+    decoded = predict.decode(row, **how)["item"].decoded
+    assert decoded[1].shape == (part.rows, 16, 16, 3) and decoded[1].any()
+    predict.run(JobSpec(stage=with_ray, threads=1), AsForGpus())
+    predict.run(JobSpec(stage=without, threads=2), LocalData())
+    assert manifest.load(with_ray.target).files == manifest.load(without.target).files
+    assert predict.decode(row, **how) == row, "an interrupted job decodes no part that was predicted before"
 
 
 def test_what_is_prepared_is_the_same_to_the_byte(prepared: DatasetURI, tmp_path: Path) -> None:

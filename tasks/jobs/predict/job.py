@@ -17,7 +17,7 @@ from storage.kinds import CHECKPOINT, PROBABILITY_PREFIX
 from storage.manifest import File
 from storage.statistics import OfImages, PredictionsStatistics
 from tasks.images import embedding_rows, row_tables
-from tasks.jobs import events
+from tasks.jobs import dataset_parts, events
 from tasks.jobs.local_data import LocalData, Row
 from tasks.jobs.spec import JobSpec
 from tasks.learning import hardware, images, user_code
@@ -58,7 +58,10 @@ def run(spec: JobSpec[Predict], data: LocalData) -> None:
     files.check_space(stage.target, needed=total * (_BYTES_PER_ROW + 4 * len(model.classes)))
     number_in_split = collections.defaultdict[str | None, Iterator[int]](itertools.count)
     parts = [Part(number=next(number_in_split[file.split]), file=file) for file in entries]
-    predicted = data.from_items(parts).map(Predictor, **data.actor_pool(spec, most=len(parts)))
+    pool, rows = data.actor_pool(spec, most=len(parts)), data.from_items(parts)
+    if data.is_ray and pool["num_gpus"] and dataset_parts.is_encoded(source):
+        rows = rows.map(decode, fn_kwargs={"stage": stage, "shape": model.image_shape})
+    predicted = rows.map(Predictor, **pool)
     done: list[Predicted] = []
     for row in predicted.iter_rows():
         done.append(row["item"])
@@ -97,6 +100,13 @@ class Part:
     number: int
     """Number in its split."""
     file: File
+    decoded: tuple[pa.Table, np.ndarray] | None = None
+    """Its rows and their pixels, if another process has decoded its images."""
+
+    @property
+    def outputs(self) -> str:
+        """Start of the names of the files with its predictions."""
+        return f"part-{self.number:05d}-"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,6 +121,21 @@ class Predicted:
 
 
 _Inputs = tuple[Part, File | None, pa.Table, np.ndarray | None]
+
+
+def decode(row: Row, *, stage: Predict, shape: Sequence[int]) -> Row:
+    """Decode the images of the `Part` in column `item` on one core, unless an earlier attempt predicted them."""
+    part: Part = row["item"]
+    names = files.children(stage.target.child(part.file.split or "all"))
+    if any(name.startswith(part.outputs) for name in names):
+        return row
+    return {"item": dataclasses.replace(part, decoded=_read(stage, part.file, shape, threads=1))}
+
+
+def _read(stage: Predict, file: File, shape: Sequence[int], *, threads: int) -> tuple[pa.Table, np.ndarray]:
+    table = tables.read_part(stage.dataset, file)
+    pixels, _ = images.to_arrays(table, shape, threads=threads)
+    return table.drop_columns("image").append_column("is_missing", table["image"].is_null()), pixels
 
 
 class Predictor:
@@ -161,10 +186,8 @@ class Predictor:
         part: Part = row["item"]
         if earlier := self._find(part):
             return part, *earlier, None
-        table = tables.read_part(self.stage.dataset, part.file)
-        pixels, _ = images.to_arrays(table, self.inference.model.image_shape)
-        is_missing = table["image"].is_null()
-        return part, None, table.drop_columns("image").append_column("is_missing", is_missing), pixels
+        shape = self.inference.model.image_shape
+        return part, None, *(part.decoded or _read(self.stage, part.file, shape, threads=self._threads))
 
     def _compute(self, inputs: _Inputs) -> _Inputs:
         """Replace pixels by what the model says of them."""
@@ -194,7 +217,7 @@ class Predictor:
         if split not in self._there:
             self._there[split] = files.children(target.child(split))
         origin = (source.sha256.encode(), self._identity.encode())
-        for name in (name for name in self._there[split] if name.startswith(f"part-{part.number:05d}-")):
+        for name in (name for name in self._there[split] if name.startswith(part.outputs)):
             file = tables.entry(target, f"{split}/{name}", split=split)
             if file is None or file.rows != source.rows:
                 continue
