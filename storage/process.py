@@ -38,7 +38,7 @@ def gc_paused() -> Iterator[None]:
 def keep_memory() -> None:
     """Keep the memory of a batch's tensors for the next batch; otherwise the kernel zeroes thousands of pages again.
 
-    It counts for all threads. Use it in processes that compute on the CPU; without glibc it does nothing.
+    It counts for all threads. Use it in processes that compute or decode on the CPU; without glibc it does nothing.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")

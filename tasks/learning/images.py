@@ -18,9 +18,8 @@ T = TypeVar("T")
 _PART_BYTES = 64 * 2**20
 _ENCODED_PART_BYTES = 16 * 2**20
 """Most bytes of a part of encoded images: one task decodes a part, so that there must be parts for many CPUs."""
-_PIECE_BYTES = 2**18
-"""Bytes of encoded images that a thread decodes at a time: a photo, or so many thumbnails that handing them to another
-thread takes no time beside decoding them."""
+_PIECE_BYTES = 2**20
+"""Bytes of encoded images that a thread decodes at a time: handing them over costs as much as a tenth of a photo."""
 _MIN_PARTS = 4
 MOST_COMPARED = 50_000
 """Most images among which near duplicates are looked for: the time grows with the square of their number."""

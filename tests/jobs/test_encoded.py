@@ -115,7 +115,7 @@ def test_without_augmentation_training_rows_are_those_of_validation_and_predicti
 
 @pytest.mark.parametrize("threads", [2, 5])
 def test_pixels_and_their_order_do_not_depend_on_the_number_of_threads(threads: int) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (100, 80, 60, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (100, 160, 120, 3), dtype=np.uint8)
     contents = [None if number % 7 == 3 else saved(one) for number, one in enumerate(noise)]
     table = pa.table({"id": list(range(100)), "image": contents, "label": list(range(100))})
     whole, _ = images.to_arrays(table, _SHAPE)

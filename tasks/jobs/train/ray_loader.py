@@ -8,6 +8,7 @@ import torch
 from ray.data import DataIterator, Dataset
 from ray.data.collate_fn import ArrowBatchCollateFn
 
+from storage import process
 from storage.kinds import DatasetURI
 from storage.manifest import Manifest
 from tasks.jobs import dataset_parts, ray_data
@@ -38,6 +39,7 @@ def datasets(uri: DatasetURI, prepared: Manifest, recipe: Recipe) -> dict[str, D
 
 
 def _transformed(table: pa.Table, *, transform: Transform) -> pa.Table:
+    process.keep_memory()
     epoch = table[ray_data.EPOCH][0].as_py() if ray_data.EPOCH in table.column_names else None
     return transform(table, epoch=epoch).replace_schema_metadata(None)
 

@@ -49,7 +49,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
         torch.cuda.set_device(context.device)  # NCCL sends objects through the current device, by default the first
     threads = min(_gathered(context.threads, context.world_size))  # every rank must split its sums in the same way
     torch.set_num_threads(threads)
-    if kind == "cpu":
+    if kind == "cpu" or recipe.data.store == images.FILES:  # decoding needs it, too
         process.keep_memory()
     seed_everything(recipe.finetuning.seed)
     if context.loader == "auto":
