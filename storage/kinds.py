@@ -146,7 +146,7 @@ EXPORT = Kind(
     uri=ExportURI,
     statistics=statistics.ExportStatistics,
     stage="export",
-    version=2,
+    version=3,
     parents=("checkpoint", "prepared"),
     stays_with_champion=True,
 )

@@ -27,9 +27,11 @@ def _write(stage: Export) -> None:
     trained, dataset = manifest.load(checkpoint), manifest.load(prepared)
     reference = Inference(checkpoint, threads=torch.get_num_threads(), device=torch.device("cpu"), precision="fp32")
     model = reference.model.requires_grad_(False)
-    content = onnx_file.write(model, {"classes": json.dumps(model.classes), "checkpoint": checkpoint.name})
+    outputs = onnx_file.Outputs(model)
+    content = onnx_file.write(outputs, {"classes": json.dumps(model.classes), "checkpoint": checkpoint.name})
     logger().info("comparing the exported file with the model on %s test rows", f"{dataset.num_rows('test'):,}")
-    proof = prove(onnx_file.load(content), reference.probabilities, prepared, classes=model.classes)
+    in_fp32 = lambda images: [output.numpy() for output in outputs(images)]  # noqa: E731
+    proof = prove(onnx_file.load(content), in_fp32, prepared, classes=model.classes)
     texts = {"README.md": card.render(checkpoint, proof)}
     if code := card.preprocess(model.image_shape):
         texts["preprocess.py"] = code

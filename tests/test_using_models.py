@@ -28,7 +28,7 @@ _MISSING = ("flows", "storage", "tasks", "pandas", "prefect", "pyarrow", "pydant
 EVERYTHING = """
 import sys, numpy, onnxruntime, preprocess
 images = numpy.concatenate([preprocess.preprocess(file) for file in sys.argv[1:]])
-(probabilities,) = onnxruntime.InferenceSession("model.onnx").run(None, {"images": images})
+(probabilities,) = onnxruntime.InferenceSession("model.onnx").run(["probabilities"], {"images": images})
 numpy.save("probabilities.npy", probabilities)
 """
 

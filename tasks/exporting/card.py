@@ -22,11 +22,12 @@ from preprocess import preprocess  # the file beside {file}
 
 session = onnxruntime.InferenceSession("{file}")
 classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
-(probabilities,) = session.run(None, {{"images": preprocess("photo.jpg")}})
+(probabilities,) = session.run(["probabilities"], {{"images": preprocess("photo.jpg")}})
 print(classes[probabilities[0].argmax()], probabilities[0].max())
 ```
 
 - Input `images`: uint8, (N, {shape}), channels last. Output `probabilities`: float32, (N, {num_classes}).
+- Output `embedding`, if there is one: float32, what the last layer of the model's head is given.
 - On all {rows:,} test rows: accuracy {test_accuracy:.4f}, macro F1 {macro_f1:.4f}.
 - It is equal to the model computed in fp32: on these rows the largest difference of a probability is
   {difference:.1e}. Rows of another class: {others:,}, each between two classes that are nearly as likely.

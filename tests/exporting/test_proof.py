@@ -50,22 +50,25 @@ def trained(name: str) -> Model:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [LITE0, *(f"timm/{name}" for name in RANDOM)])
 def test_real_architecture_is_equal_to_its_file_on_1000_images(name: str, rows: DatasetURI) -> None:
-    model = trained(name)
-    exported = onnx_file.load(onnx_file.write(model, {}))
-    proof = prove(exported, lambda images: model(images).numpy(), rows, classes=raw.CLASSES)
+    outputs = onnx_file.Outputs(trained(name))
+    exported = onnx_file.load(onnx_file.write(outputs, {}))
+    proof = prove(exported, lambda images: [each.numpy() for each in outputs(images)], rows, classes=raw.CLASSES)
     assert proof.rows == 1000 and proof.largest_difference < 1e-3
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
 def test_what_may_differ_does_not_depend_on_the_order_of_the_rows(order: list[int], tmp_path: Path) -> None:
-    def probabilities(difference: float, images: np.ndarray) -> np.ndarray:
+    def outputs(difference: float, images: np.ndarray, *, turned: float = 0.5) -> list[np.ndarray]:
         largest = np.array([0.1 + difference, 1, 4])[images[:, 0, 0, 0]]
         odds = np.exp(np.stack([largest, 0 * largest, -largest], 1))
-        return np.asarray(odds / odds.sum(1, keepdims=True))
+        return [odds / odds.sum(1, keepdims=True), np.full((len(images), 2), [0.5, turned])]
 
     pixels = np.array(order, np.uint8).reshape(3, 1, 1, 1)
     rows = raw.write_prepared(tmp_path, (1, 1, 1), {"test": [(np.array(order), pixels)]})
-    compared = partial(prove, model=partial(probabilities, 0.0), dataset=rows, classes=raw.CLASSES)
-    assert compared(partial(probabilities, 0.003)).rows == 3, "of the largest logit, 4, a thousandth is allowed"
+    compared = partial(prove, model=partial(outputs, 0.0), dataset=rows, classes=raw.CLASSES)
+    assert compared(partial(outputs, 0.003)).rows == 3, "of the largest logit, 4, a thousandth is allowed"
     with pytest.raises(NotEqual, match="test row 0 are .* 1.5 times"):
-        compared(partial(probabilities, 0.006))
+        compared(partial(outputs, 0.006))
+    for turned in (0.51, float("nan")):
+        with pytest.raises(NotEqual, match="other embeddings"):
+            compared(partial(outputs, 0.003, turned=turned))

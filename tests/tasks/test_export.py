@@ -44,9 +44,10 @@ def test_file_says_what_goes_in_and_out_and_nothing_of_this_machine(
     proto = onnx.load_from_string(content)
     onnx.checker.check_model(proto, full_check=True)
     assert proto.ir_version <= 8 and [one.version for one in proto.opset_import] == [18], "read by ONNX Runtime 1.16"
-    (images_in,), (out,) = proto.graph.input, proto.graph.output
-    shapes = [[dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in (images_in, out)]
-    assert (images_in.name, out.name, shapes) == ("images", "probabilities", [["batch", 24, 24, 3], ["batch", 3]])
+    values = [*proto.graph.input, *proto.graph.output]
+    shapes = {one.name: [dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in values}
+    assert shapes == {"images": ["batch", 24, 24, 3], "probabilities": ["batch", 3], "embedding": ["batch", 64]}
+    (images_in,) = proto.graph.input
     assert images_in.type.tensor_type.elem_type == onnx.TensorProto.UINT8
     assert {entry.key: entry.value for entry in proto.metadata_props}["checkpoint"] == checkpoint.name
     assert b".py" not in content and str(Path(__file__).parents[2]).encode() not in content
