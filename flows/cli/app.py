@@ -110,6 +110,36 @@ def up(
 
 
 @_command("""
+The model is exported first, unless it is (`data-to-model export`). The registry is read every 3 seconds: a promotion
+or a rollback counts for the next request. If the new champion cannot be used, the model in use stays.
+
+environment:
+  PIPELINE_SERVE_PASSWORD  needed with --host: the password, by HTTP Basic, of all requests but /health
+
+examples:
+  data-to-model serve champion:photos
+  curl --data-binary @photo.jpg http://127.0.0.1:8000/predict
+  curl http://127.0.0.1:8000/health                            also /metrics, for Prometheus""")
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=exits.NAMED)] = "champion",
+    storage: exits.Storage = "./data",
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="port to listen on")] = 8000,
+    queue: Annotated[
+        int, typer.Option(min=1, metavar="N", help="requests at once, waiting ones included; more get 503")
+    ] = 32,
+    max_megabytes: Annotated[
+        int, typer.Option(min=1, metavar="N", help="largest image file; larger ones get 413")
+    ] = 20,
+) -> int:
+    """Answer for images over HTTP: class, probabilities and distance, by the exported file of a champion."""
+    exits.note(STARTING)
+    from flows.server import serve
+
+    return serve.main(storage, model, host=host, port=port, queue=queue, megabytes=max_megabytes)
+
+
+@_command("""
 environment:
   PREFECT_API_URL  the server, such as http://127.0.0.1:4200/api""")
 def deploy() -> int:

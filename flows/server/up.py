@@ -169,10 +169,16 @@ def _check(host: str, port: int) -> None:
     if not host:
         raise ValueError("--host is empty; omit it, or name an address to listen on")
     for address, number in ((host, port), ("127.0.0.1", port + 1)):
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((address, number))
-            except OSError as error:
-                trouble = f"{number} cannot be used on {address!r}: {error.strerror}"
-                raise ValueError(f"--port {trouble}; choose another (reports get the next one)") from None
+        bound(address, number, advice="choose another (reports get the next one)").close()
+
+
+def bound(host: str, port: int, *, advice: str = "choose another") -> socket.socket:
+    """Return a socket that nobody else can listen at; raise `ValueError` with `advice` if it is not free."""
+    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((host, port))
+    except OSError as error:
+        reserved.close()
+        raise ValueError(f"--port {port} cannot be used on {host!r}: {error.strerror}; {advice}") from None
+    return reserved

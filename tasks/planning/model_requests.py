@@ -176,7 +176,12 @@ def resolve_export(*, storage: str, model: str) -> Export:
         )
     user_code.check_listed()
     model_check.check_code(checkpoint, option="model")
-    for name in ("onnx", "onnxruntime", "onnxscript"):
-        if importlib.util.find_spec(name) is None:
-            raise ValueError(f'export needs {name}: pip install "data-to-model[onnx]"')
+    require_packages("export", "onnx", "onnxruntime", "onnxscript", extra="onnx")
     return request
+
+
+def require_packages(command: str, *names: str, extra: str) -> None:
+    """Raise `ValueError` with the next step if a package that `command` needs is not installed."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f'{command} needs {name}: pip install "data-to-model[{extra}]"')
