@@ -1,15 +1,15 @@
 """Augmentation: random changes of training images, drawn from a generator on the CPU, applied on their device."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from typing import Self
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from tasks.learning.variants import Augment
 
+_TRIES = 10
 _DRAWN_AT_ONCE = 2**20
 """Most random numbers that are drawn, and copied to the device, at once."""
 
@@ -59,16 +59,15 @@ def flipped(images_BHWC: Tensor, chosen_B: Tensor) -> Tensor:
 
 
 class RandomTransforms:
-    """torchvision's changes of a batch: `policy` and `erasing` of each image, then `mixup` or `cutmix` of all.
+    """Changes of a batch: `policy` and `erasing` of each image, then torchvision's `mixup` or `cutmix` of all.
 
-    They draw from torch's global generator, which the caller seeds.
+    They draw from torch's global generator on the CPU, which the caller seeds, and compute on the images' device.
     """
 
     def __init__(self, settings: Augment, *, num_classes: int) -> None:
         from torchvision.transforms import v2  # takes seconds
 
-        self.policy = v2.TrivialAugmentWide() if settings.policy == "trivial" else None
-        self.erasing = v2.RandomErasing(p=settings.erasing) if settings.erasing else None
+        self.policy, self.erasing = settings.policy, settings.erasing
         mixes = {v2.MixUp: settings.mixup, v2.CutMix: settings.cutmix}
         chosen = [mix(alpha=alpha, num_classes=num_classes) for mix, alpha in mixes.items() if alpha]
         self.mix = v2.RandomChoice(chosen) if chosen else None
@@ -82,20 +81,41 @@ class RandomTransforms:
 
     def __call__(self, images_BHWC: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return changed images (uint8, BHWC); mixed labels become shares of the classes (float32, (B, classes))."""
-        if self.policy is not None:
-            # As PIL images: on tensors it took ten times as long, on a GPU hundreds of launches.
-            device = images_BHWC.device
-            changed = [_changed(image, self.policy) for image in images_BHWC.cpu().numpy()]
-            images_BHWC = torch.from_numpy(np.stack(changed)).to(device)
         images = images_BHWC.permute(0, 3, 1, 2)
-        if self.erasing is not None:
-            images = torch.stack([self.erasing(image) for image in images])
+        if self.policy == "trivial":
+            from tasks.learning import trivial_augment  # torchvision, which takes seconds
+
+            images = trivial_augment.apply(images, *trivial_augment.draw(len(images)))
+        if self.erasing:
+            images = erased(images, rectangles(*images.shape[:1], *images.shape[2:], share=self.erasing))
         if self.mix is not None:
             images, labels = self.mix(images.float(), labels)
             images = images.round().to(torch.uint8)
         return images.permute(0, 2, 3, 1).contiguous(), labels
 
 
-def _changed(image_HWC: np.ndarray, policy: Callable[[Image.Image], Image.Image]) -> np.ndarray:
-    is_gray = image_HWC.shape[2] == 1
-    return np.asarray(policy(Image.fromarray(image_HWC[:, :, 0] if is_gray else image_HWC))).reshape(image_HWC.shape)
+def rectangles(count: int, height: int, width: int, *, share: float) -> Tensor:
+    """Draw a rectangle for each image with the probability `share`, with the sizes of torchvision's `RandomErasing`.
+
+    Its area is 2 to 33% of the image's, its height 0.3 to 3.3 times its width; the first of ten draws that fits counts.
+
+    Returns:
+        int64, (4, count): top, bottom, left and right; an empty rectangle where there is none.
+    """
+    areas = height * width * torch.empty(count, _TRIES).uniform_(0.02, 0.33)
+    ratios = torch.empty(count, _TRIES).uniform_(math.log(0.3), math.log(3.3)).exp()
+    heights, widths = (areas * ratios).sqrt().round(), (areas / ratios).sqrt().round()
+    fits = (heights < height) & (widths < width)
+    chosen = fits.int().argmax(1, keepdim=True)
+    is_erased = fits.any(1) & (torch.rand(count) < share)
+    tall, wide = (sizes.gather(1, chosen)[:, 0] * is_erased for sizes in (heights, widths))
+    top, left = ((torch.rand(count) * (size - side + 1)).floor() for size, side in ((height, tall), (width, wide)))
+    return torch.stack([top, top + tall, left, left + wide]).long()
+
+
+def erased(images_BCHW: Tensor, rectangles_4B: Tensor) -> Tensor:
+    """Fill the rectangle of each image with black."""
+    top, bottom, left, right = rectangles_4B.to(images_BCHW.device)[:, :, None]
+    rows, columns = (torch.arange(size, device=images_BCHW.device) for size in images_BCHW.shape[2:])
+    is_row, is_column = (rows >= top) & (rows < bottom), (columns >= left) & (columns < right)
+    return images_BCHW.masked_fill((is_row[:, :, None] & is_column[:, None, :])[:, None], 0)

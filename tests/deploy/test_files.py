@@ -28,6 +28,14 @@ def test_the_cluster_fits_the_schema_of_kuberay_and_has_the_ray_of_the_lock() ->
     }
     for each in (cluster, offered):
         jsonschema.validate(each, schema)
+    # The operator refuses each of them without its feature gate.
+    gates = dict(re.findall(r"^  # (\w+): \{.*\} # (\w+)", CLUSTER, flags=re.MULTILINE))
+    assert gates == {
+        "gcsFaultToleranceOptions": "GCSFaultToleranceEmbeddedStorage",
+        "tlsOptions": "RayClusterMTLS",
+        "networkPolicy": "RayClusterNetworkPolicy",
+    }
+    assert all(f"`{gate}`" in (CHECKOUT / "docs/deploy.md").read_text() for gate in gates.values())
     assert f"\nray=={cluster['spec']['rayVersion']} " in (CHECKOUT / "requirements.lock").read_text()
 
 
