@@ -28,7 +28,7 @@ from tasks.learning.inference import Inference
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Split
 from tasks.resources import devices
-from tasks.resources.needs import ANY, Needs, needs_of
+from tasks.resources.needs import ANY, Limits, Needs, needs_of
 from tasks.runners.runner import InProcessRunner
 from tasks.stages import Predict, Preprocess, Stage, Train
 from tests import committed
@@ -104,9 +104,9 @@ class Bench:
         committed.commit(uri, "raw", parts, schema=tables.describe(images.schema(_SOURCE.image_shape, _SOURCE.classes)))
         return uri
 
-    def train(self, recipe: Recipe) -> tuple[CheckpointURI, tuple[EpochMetrics, ...]]:
+    def train(self, recipe: Recipe, limits: Limits = Limits()) -> tuple[CheckpointURI, tuple[EpochMetrics, ...]]:
         """A training job of `recipe`, and the history of its epochs."""
-        uri = self.make(Train(prepared=self.prepared, recipe=recipe, workers=0), needs_of(recipe))
+        uri = self.make(Train(prepared=self.prepared, recipe=recipe, workers=0), needs_of(recipe), limits)
         return uri, manifest.load(uri).statistics_of(CHECKPOINT).history
 
     def predict(self, model: CheckpointURI, dataset: DatasetURI, *, split: str) -> tuple[PredictionsURI, float]:
@@ -115,10 +115,10 @@ class Bench:
         uri = self.make(Predict(checkpoint=model, dataset=dataset, split=split), Needs(device=self._device))
         return uri, manifest.load(uri).rows / (time.perf_counter() - begun)
 
-    def make(self, stage: Stage[_URI], needs: Needs = ANY) -> _URI:
+    def make(self, stage: Stage[_URI], needs: Needs = ANY, limits: Limits = Limits()) -> _URI:
         """Make the result of `stage`, anew if it is there."""
         files.remove(stage.target)
-        InProcessRunner().run(JobSpec(stage=stage, needs=needs))
+        InProcessRunner().run(JobSpec(stage=stage, needs=needs, limits=limits))
         return stage.target
 
 
@@ -145,6 +145,14 @@ def epochs(bench: Bench, *, name: str) -> Iterator[str]:
         waits = statistics.mean(epoch.data_wait_s + epoch.checkpoint_wait_s for epoch in history[_WARM_UP:])
         first = f"waits {waits:.2f} s; first epoch {history[0].seconds:.1f} s"
         yield f"{name}: job, one epoch, {variant}: {seconds:.4g} s ({first})"
+
+
+def checkpoints(bench: Bench) -> Iterator[str]:
+    """How long a checkpoint after every epoch, of 163 MiB, keeps the ViT's training waiting."""
+    recipe = bench.recipe(_VIT, epochs=_WARM_UP + _EPOCHS)
+    _, history = bench.train(recipe, Limits(checkpoint_s=0))
+    waits = statistics.median(epoch.checkpoint_wait_s for epoch in history[_WARM_UP:])
+    yield f"{_VIT}: checkpoint: {waits:.4f} s between two epochs"
 
 
 def airbench(bench: Bench) -> Iterator[str]:
@@ -177,6 +185,7 @@ def prediction(bench: Bench) -> Iterator[str]:
 LINES: dict[str, Callable[[Bench], Iterator[str]]] = {
     "vit": functools.partial(epochs, name=_VIT),
     "resnet18": functools.partial(epochs, name=_RESNET),
+    "checkpoints": checkpoints,
     "airbench": airbench,
     "prediction": prediction,
     "steps": gpu_photos.steps,

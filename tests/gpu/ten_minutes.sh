@@ -38,6 +38,7 @@ run tests 90 "$python" -m pytest -q -p no:cacheprovider tests/gpu/test_step.py -
 bench steps 90
 bench vit 75
 bench resnet18 45
+bench checkpoints 40
 bench prediction 90 --predict "$rows"
 bench streaming 30
 bench jpegs 60
