@@ -169,15 +169,16 @@ class PartEmbedder:
         part: Part = row["item"]
         self._model = part.model
         known, earlier = self._known = self._known or _read(self._stage, part.earlier)
-        shape, table = part.model.image_shape, tables.read_part(self._stage.dataset, part.file)
+        table = tables.read_part(self._stage.dataset, part.file)
+        pixels_of = functools.partial(images.to_arrays, shape=part.model.image_shape, threads=self._threads)
         table = table.filter(table["image"].is_valid())
-        digests = part.digests or row_tables.digests_of(images.to_arrays(table, shape)[0])
+        digests = part.digests or row_tables.digests_of(pixels_of(table)[0])
         place = pc.fill_null(pc.index_in(_binary(digests), value_set=known), -1).to_numpy()
         new, values = np.flatnonzero(place < 0), np.frombuffer(digests, dtype=f"V{embedding_rows.DIGEST}")
         _, first, number = np.unique(values[new], return_index=True, return_inverse=True)
         vectors = earlier[place] if len(earlier) else np.empty((0, 0), np.float16)
         if len(new) or not len(earlier):  # without any image, it is still known how wide embeddings are
-            pixels, _ = images.to_arrays(table.take(new[first]), shape)
+            pixels, _ = pixels_of(table.take(new[first]))
             with user_code.wrap_user_errors():
                 computed = self._embedder.embeddings(pixels)
             vectors = vectors if len(vectors) else np.empty((len(place), computed.shape[1]), np.float16)
