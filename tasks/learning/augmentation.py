@@ -115,7 +115,7 @@ def rectangles(count: int, height: int, width: int, *, share: float) -> Tensor:
 
 def erased(images_BCHW: Tensor, rectangles_4B: Tensor) -> Tensor:
     """Fill the rectangle of each image with black."""
-    top, bottom, left, right = rectangles_4B.to(images_BCHW.device)[:, :, None]
+    top, bottom, left, right = rectangles_4B.to(images_BCHW.device, non_blocking=True)[:, :, None]
     rows, columns = (torch.arange(size, device=images_BCHW.device) for size in images_BCHW.shape[2:])
     is_row, is_column = (rows >= top) & (rows < bottom), (columns >= left) & (columns < right)
-    return images_BCHW.masked_fill((is_row[:, :, None] & is_column[:, None, :])[:, None], 0)
+    return images_BCHW.mul(~(is_row[:, :, None] & is_column[:, None, :])[:, None])
