@@ -1,6 +1,6 @@
 """TrivialAugment of a batch: one of 14 operations for each image, computed for all images of an operation at once.
 
-Operations, bins and signs are those of torchvision's `TrivialAugmentWide` (Mueller and Hutter 2021).
+Operations, magnitudes and signs are those of torchvision's `TrivialAugmentWide` (Mueller and Hutter 2021).
 """
 
 from collections.abc import Callable
@@ -22,15 +22,21 @@ _FIXED: dict[str, Callable[[Tensor], Tensor]] = {
     "Equalize": functional.equalize,
 }
 OPERATIONS = (*_GEOMETRIC, *_BLENDED, "Posterize", "Solarize", *_FIXED, "Identity")
-_LARGEST = torch.tensor([0.99, 0.99, 32, 32, 135, 0.99, 0.99, 0.99, 0.99, 0, 0, 0, 0, 0])
+_MAGNITUDES = torch.stack(  # torchvision's, to the bit: Translate and Solarize round them
+    [
+        *(torch.linspace(0, largest, _BINS) for largest in (0.99, 0.99, 32, 32, 135, 0.99, 0.99, 0.99, 0.99)),
+        (8 - torch.arange(_BINS) / 5).round(),
+        255 * torch.linspace(1, 0, _BINS),
+        *torch.zeros(3, _BINS),
+    ]
+)
 
 
 def draw(count: int) -> tuple[Tensor, Tensor]:
     """Draw from torch's generator on the CPU: operations (int64, (B,)) and their magnitudes (float32, (B,))."""
-    operations, shares = torch.randint(len(OPERATIONS), (count,)), torch.randint(_BINS, (count,)) / (_BINS - 1)
-    magnitudes = _LARGEST[operations] * shares * torch.where(torch.rand(count) <= 0.5, -1.0, 1.0)
-    magnitudes = torch.where(operations == OPERATIONS.index("Posterize"), (8 - 6 * shares).round(), magnitudes)
-    return operations, torch.where(operations == OPERATIONS.index("Solarize"), 255 * (1 - shares), magnitudes)
+    operations, bins = torch.randint(len(OPERATIONS), (count,)), torch.randint(_BINS, (count,))
+    is_negative = (torch.rand(count) <= 0.5) & (operations < OPERATIONS.index("Posterize"))
+    return operations, _MAGNITUDES[operations, bins] * torch.where(is_negative, -1, 1)
 
 
 def apply(images_BCHW: Tensor, operations: Tensor, magnitudes: Tensor) -> Tensor:
@@ -70,7 +76,8 @@ def _recolored(name: str, images: Tensor, amounts: Tensor) -> Tensor:
         case "Identity":
             return images
         case "Posterize":
-            return images.bitwise_and((256 - 2 ** (8 - amounts)).to(torch.uint8))
+            lost = (8 - amounts).to(torch.uint8)
+            return images >> lost << lost
         case "Solarize":
             is_inverted = images >= amounts.ceil().to(torch.uint8)
             return images.bitwise_xor(is_inverted.to(torch.uint8).neg_())  # 255 - x is x ^ 255
