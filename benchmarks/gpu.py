@@ -32,6 +32,7 @@ from tasks.resources.needs import ANY, Limits, Needs, needs_of
 from tasks.runners.runner import InProcessRunner
 from tasks.stages import Predict, Preprocess, Stage, Train
 from tests import committed
+from tests.gpu import older_torch
 from tests.mirrors import fetch
 from tests.runs import CHECKOUT
 
@@ -202,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if settings.get("device", "cuda") == "cuda" and (trouble := devices.trouble()):
         print(f"skipped: no GPU to measure: {trouble}")
         return 0
+    older_torch.adapt()
     with tempfile.TemporaryDirectory(prefix="gpu-bench-") as folder:
         bench = Bench(
             Path(folder),

@@ -12,8 +12,11 @@ from storage.uri import Root
 from tasks.jobs.main import run_here
 from tasks.jobs.spec import JobSpec
 from tasks.resources import devices
+from tests.gpu import older_torch
 from tests.jobs import raw
 from tests.learning import training
+
+older_torch.adapt()
 
 
 @pytest.fixture(scope="session", params=["cpu", "cuda"])
