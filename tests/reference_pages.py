@@ -18,6 +18,7 @@ import typer
 from prefect import Flow
 from pydantic.fields import FieldInfo
 
+import data_to_model
 from flows import pipeline
 from flows import predict as prediction
 from flows.__main__ import main
@@ -34,6 +35,7 @@ _OBJECTS: dict[ModuleType, list[str]] = {
     ],
     sources: ["Source", "SourceFile", "Split"],
     inference: ["load", "Model"],
+    data_to_model: ["Run", "Prediction", "Audit", "Diff", "champion"],
 }
 """What code of a user imports, by module."""
 

@@ -13,7 +13,7 @@ _CHEAP = "storage.files, storage.tables, tasks.learning.recipes, tasks.learning.
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        ("flows.__main__", {"ray", "torch", "prefect", "s3fs", "rich.console", "pyarrow"}),
+        ("data_to_model", {"ray", "torch", "prefect", "s3fs", "rich.console", "pyarrow"}),
         (f"{_CHEAP}, tasks.jobs.predict, tasks.jobs.preprocess", {"ray", "torch", "torchvision", "prefect", "s3fs"}),
     ],
 )

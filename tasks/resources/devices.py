@@ -90,10 +90,14 @@ def trouble(number: int | None = None) -> str | None:
 @functools.cache
 def trouble_in_child() -> str | None:
     """Return what `trouble` says in a child process, so that this one neither imports torch nor loads CUDA."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = [str(Path(__file__).resolve().parents[2]), *filter(None, sys.path)]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tasks.resources.devices"], env=env, capture_output=True, text=True, timeout=_LIMIT_S
+            [sys.executable, "-P", "-m", "tasks.resources.devices"],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
         )
     except subprocess.TimeoutExpired:
         return (

@@ -26,6 +26,7 @@ class Child:
     """A running command. It ends, with all processes that it started, at `end` or when this process ends.
 
     `remove` is a folder to delete afterwards; `grace_s` is how many seconds the command may take to end on request.
+    Standard output goes to `stdout`, by default to the same file as standard error.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Child:
         cwd: Path = Path(os.sep),
         remove: str | None = None,
         grace_s: float = 3.0,
+        stdout: IO[bytes] | None = None,
     ) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._read, self._decode = 0, codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -44,8 +46,8 @@ class Child:
             [sys.executable, "-S", __file__, *arguments],
             env=env,
             stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
+            stdout=stdout or self._log,
+            stderr=self._log,
             start_new_session=True,
             cwd=cwd,
         )
