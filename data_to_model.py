@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 _HERE = str(Path(__file__).resolve().parent)
 sys.path.insert(0, _HERE)  # before others' packages of these names, which PYTHONPATH may have
 for _name in ("storage", "tasks", "flows"):
-    if not (_file := os.path.realpath(str(import_module(_name).__file__))).startswith(_HERE + os.sep):
+    _file = import_module(_name).__file__ or "a folder without __init__.py"
+    if not os.path.realpath(_file).startswith(f"{_HERE}{os.sep}{_name}{os.sep}"):
         raise ImportError(f"the name {_name!r} is taken by {_file}: import data_to_model in another process")
 sys.path.remove(_HERE)
 
@@ -27,10 +28,8 @@ from pydantic import BaseModel, Field
 from flows.__main__ import main
 from flows.cli import commands
 from flows.cli.options import StorageOptions
-from storage import champions
+from storage import champions, exits, kinds
 from storage.decision import Decision
-from storage.exits import INVALID
-from storage.kinds import AuditURI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, ReportURI
 from storage.manifest import JSON
 from storage.uri import URI, parse_root
 from tasks.runners.child import Child
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "Diff", "Prediction", "Run", "audit", "champion", "diff", "load", "main", "predict", "run"]
 
-_FIRST = ("data", "a", "b")
+_POSITIONAL = ("data", "a", "b")
 _POLL_S, _GRACE_S = 0.1, 10.0
 
 
@@ -54,17 +53,17 @@ class _Result(BaseModel, frozen=True):
 class Run(_Result, frozen=True):
     """A run: its results, and what became of the model; `page` is the report, to be opened in a browser."""
 
-    files: FilesURI | None
-    raw: DatasetURI
-    prepared: DatasetURI
-    checkpoint: CheckpointURI
-    predictions: PredictionsURI
-    evaluation: EvaluationURI
-    report: ReportURI
+    files: kinds.FilesURI | None
+    raw: kinds.DatasetURI
+    prepared: kinds.DatasetURI
+    checkpoint: kinds.CheckpointURI
+    predictions: kinds.PredictionsURI
+    evaluation: kinds.EvaluationURI
+    report: kinds.ReportURI
     registered_model: str
     verdict: str
     reason: str
-    champion: CheckpointURI | None
+    champion: kinds.CheckpointURI | None
 
     @property
     def page(self) -> URI:
@@ -80,9 +79,9 @@ class Run(_Result, frozen=True):
 class Prediction(_Result, frozen=True):
     """Predictions, by a model; `predicted` are the numbers of images by class."""
 
-    predictions: PredictionsURI
-    checkpoint: CheckpointURI
-    dataset: DatasetURI
+    predictions: kinds.PredictionsURI
+    checkpoint: kinds.CheckpointURI
+    dataset: kinds.DatasetURI
     predicted: dict[str, int]
 
     @property
@@ -98,8 +97,8 @@ class Prediction(_Result, frozen=True):
 class Audit(_Result, frozen=True):
     """Probably wrong labels; `page` shows them, to be opened in a browser."""
 
-    raw: DatasetURI
-    audit: AuditURI
+    raw: kinds.DatasetURI
+    audit: kinds.AuditURI
     rows: int
 
     @property
@@ -135,22 +134,19 @@ _R = TypeVar("_R", bound=_Result)
 
 
 def _command(options: type[StorageOptions], result: type[_R], *arguments: str) -> Callable[..., _R]:
-    """Return a command as a function: fields of its `options` are parameters, those in `arguments` have no option.
-
-    The function raises an invalid request as `ValueError` and other errors as `RuntimeError`, in the command's words.
-    """
+    """Return a command as a function: fields of its `options` are parameters, those in `arguments` have no option."""
     name, types, kind = options.runs.rpartition(":")[2], get_type_hints(options), inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        each.replace(annotation=types[each.name], kind=each.POSITIONAL_OR_KEYWORD if each.name in _FIRST else kind)
-        for each in inspect.signature(options).parameters.values()
-        if each.name not in ("as_json", "check")
-    ] + [inspect.Parameter("verbose", kind, default=False, annotation=bool)]
+    parameters = [inspect.Parameter("verbose", kind, default=False, annotation=bool)]
+    for each in inspect.signature(options).parameters.values():
+        if each.name not in ("as_json", "check"):
+            how = each.POSITIONAL_OR_KEYWORD if each.name in _POSITIONAL else kind
+            parameters.append(each.replace(annotation=types[each.name], kind=how))
     signature = inspect.Signature(sorted(parameters, key=lambda each: each.kind), return_annotation=result)
 
     def call(*values: object, **named: object) -> _R:
         given = signature.bind(*values, **named).arguments
-        verbose, subjects = bool(given.pop("verbose", False)), [str(given.pop(each)) for each in arguments]
-        document = _answer([name, "--json", *_words(given), "--", *subjects], verbose=verbose)
+        is_verbose, subjects = bool(given.pop("verbose", False)), [str(given.pop(each)) for each in arguments]
+        document = _answer(name, "--json", *_words(given), "--", *subjects, is_verbose=is_verbose)
         return result.model_validate(document | document.get("uris", {}) | {"document": document})
 
     call.__name__, call.__qualname__, call.__doc__ = name, name, options.__doc__
@@ -168,15 +164,18 @@ def _words(options: Mapping[str, Any]) -> Iterator[str]:
                 yield option if each is True else f"{option}={each}"
 
 
-def _answer(words: Sequence[str], *, verbose: bool) -> JSON:
-    """Run a command, with its progress on standard error if `verbose`, and return the document that it prints."""
+def _answer(*words: str, is_verbose: bool) -> JSON:
+    """Run a command and return the document that it prints.
+
+    An invalid request is a `ValueError`, other failures are a `RuntimeError`, both in the command's words.
+    """
     with tempfile.TemporaryFile() as output:
         command, is_running = [sys.executable, "-P", __file__, *words], True
         child = Child(command, env=os.environ, cwd=Path.cwd(), grace_s=_GRACE_S, stdout=output)
         try:
             while is_running:
                 is_running = child.running  # asked before the last output is read
-                if verbose:
+                if is_verbose:
                     print(child.new_output(), end="", file=sys.stderr, flush=True)
                 time.sleep(_POLL_S)
             errors = child.output()
@@ -184,7 +183,7 @@ def _answer(words: Sequence[str], *, verbose: bool) -> JSON:
             child.end()
         if child.exit_code:
             message = f"\n{errors}".rpartition("\nerror: ")[2].strip()
-            raise (ValueError if child.exit_code == INVALID else RuntimeError)(message)
+            raise (ValueError if child.exit_code == exits.INVALID else RuntimeError)(message)
         output.seek(0)
         document: JSON = json.load(output)
         return document

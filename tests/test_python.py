@@ -57,12 +57,17 @@ def test_packages_of_others_with_the_same_names_do_not_disturb_the_installed_com
     assert done.stdout.startswith(f"{CHECKOUT}/tasks/__init__.py {tmp_path}/data/checkpoints/mnist-sample-small-cnn-")
 
 
-def test_a_package_of_others_that_is_imported_already_is_named(tmp_path: Path, integration: None) -> None:
-    (tmp_path / "storage.py").touch()
-    command = [sys.executable, "-c", "import storage, data_to_model"]
-    env = os.environ | {"PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert f"ImportError: the name 'storage' is taken by {tmp_path}/storage.py" in done.stderr
+@pytest.mark.parametrize(
+    ("file", "named"), [("storage.py", "{folder}/storage.py"), ("storage/notes.py", "a folder without __init__.py")]
+)
+def test_a_package_of_others_that_is_imported_already_is_named(
+    tmp_path: Path, integration: None, file: str, named: str
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import storage, data_to_model"
+    done = subprocess.run([sys.executable, "-P", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert f"ImportError: the name 'storage' is taken by {named.format(folder=tmp_path)}" in done.stderr
 
 
 @pytest.mark.slow
