@@ -73,12 +73,13 @@ def test_the_same_files_give_the_same_bytes_wherever_they_are_now(
     assert manifest.load(model[1]).digest == before
 
 
-def test_another_label_is_named(model: tuple[Root, CheckpointURI], tmp_path: Path) -> None:
+def test_other_labels_are_named(model: tuple[Root, CheckpointURI], tmp_path: Path) -> None:
     other = photos(tmp_path / "pets")
-    (other / "cat/0.png").rename(other / "dog/0.png")
+    for number in (3, 6, 9):
+        (other / f"cat/{number}.png").rename(other / f"dog/{number}.png")
     code, verdicts, causes = rebuilt(*model, "--data", str(other))
     assert code == 1 and {verdicts[kind] for kind in ("raw", "prepared", "checkpoint")} == {"DIFFERS"}
-    assert any("data: 1 file relabelled: cat -> dog 1" in cause for cause in causes)
+    assert any("data: 3 files relabelled: cat -> dog 3" in cause for cause in causes)
 
 
 def test_other_hardware_is_named(folder: Path, tmp_path: Path) -> None:
