@@ -42,8 +42,9 @@ faults: $(VENV)/.installed ## inject all kinds of faults into real runs (ARGS=--
 bench: $(VENV)/.installed ## run the benchmarks against a plain script (ARGS=--quick: the sample; ARGS=--help for more)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-docs: $(VENV)/.installed ## build the site of the documentation in ./site; a link to nothing is an error
+docs: $(VENV)/.installed ## build the site of the documentation in ./site; a link to nothing and hard prose are errors
 	$(BIN)/zensical build --strict
+	$(BIN)/python -m tests.prose
 
 lock: $(VENV)/.installed ## pin the newest versions that pyproject.toml allows, with the hashes of their files
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \

@@ -21,7 +21,7 @@ from storage.decision import Decision
 from storage.manifest import Manifest
 from tasks.auditing import rows as auditing_rows
 from tasks.learning import recipes
-from tests import documented, reference_pages
+from tests import documented, prose, reference_pages
 from tests.runs import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
@@ -158,9 +158,16 @@ def test_every_relative_link_resolves() -> None:
     assert [(_name(page), link) for page, link in links if "://" not in link and not _resolves(link, page)] == []
 
 
-def test_the_index_links_to_every_page() -> None:
+def test_every_page_is_in_the_index_and_in_the_navigation() -> None:
+    internal = set((DOCS / "internals").glob("*.md"))
+    assert set(prose.site()) == set(DOCS.rglob("*.md")) - internal
     linked = {link.partition("#")[0] for link in _LINK.findall((DOCS / "README.md").read_text())}
-    assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - linked == {"README.md"}
+    assert {str(page.relative_to(DOCS)) for page in prose.site()} - linked == {"README.md"}
+
+
+def test_no_count_of_what_makes_prose_hard_to_read_is_over_its_limit() -> None:
+    over = {count: number for count, number in prose.counts().items() if number > prose.LIMITS[count]}
+    assert over == {}, "python -m tests.prose --list prints each finding"
 
 
 @pytest.mark.usefixtures("integration")
