@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import app
-from storage import champions, failpoints, files, registry, uses
+from storage import champions, failpoints, files, manifest, registry, uses
 from storage.admin import forgetting
 from storage.kinds import EMBEDDINGS, EXPORT, REPORT, CheckpointURI, EmbeddingsURI
 from storage.manifest import Damaged
@@ -149,6 +150,19 @@ def test_nothing_is_left_of_an_image_and_its_champion_is_that_of_a_folder_withou
     assert forget(root, image) == done and committed.listing(root) == after
 
 
+@contextlib.contextmanager
+def killed(monkeypatch: pytest.MonkeyPatch, point: str, at: str) -> Iterator[None]:
+    """Interrupt the program when it reaches `point` with a URI that has `at`."""
+
+    def kill(reached: str, uri: str) -> None:
+        if (reached, at in uri) == (point, True):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "handler", kill)
+        yield
+
+
 @pytest.mark.parametrize(
     ("point", "at"),
     [("write", "/checkpoints/"), ("written", "/registry/"), ("remove", "/datasets/raw/")],
@@ -156,17 +170,18 @@ def test_nothing_is_left_of_an_image_and_its_champion_is_that_of_a_folder_withou
 def test_same_command_ends_the_same_after_a_kill(
     copy: Root, photos: Path, clean: CheckpointURI, monkeypatch: pytest.MonkeyPatch, point: str, at: str
 ) -> None:
-    def kill(reached: str, uri: str) -> None:
-        if (reached, at in uri) == (point, True):
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(failpoints, "handler", kill)
+    (model,) = champions.registered_models(copy)
+    command("export", f"champion:{model}", "--storage", copy)
+    with killed(monkeypatch, point, at):
         forget(copy, photos.parent / "5.png", code=130)
     done = forget(copy, photos.parent / "5.png")
     assert done["finished"] and [*done["replaced"].values()] == [f"checkpoints/{clean.name}"]
     expected = {path for path in committed.listing(Root(str(photos.parent / "clean"))) if "report" not in path}
-    kept = {path for path in committed.listing(copy) if "report" not in path and not path.startswith(("reg", "forg"))}
+    made = {path for path in committed.listing(copy) if "report" not in path and not path.startswith(("reg", "forg"))}
+    exports = {path for path in made if path.startswith(EXPORT.folder)}
+    kept = made - exports
+    (export,) = {path.rpartition("/")[0] for path in exports if path.endswith("_manifest.json")}
+    assert any(parent.uri.endswith(clean.name) for parent in manifest.load(copy.child(export)).parents.values())
     assert kept == {path for path in expected if not path.startswith(("registry", "runs"))}
 
 
@@ -183,6 +198,18 @@ def test_what_cannot_be_forgotten_is_refused(
 ) -> None:
     forget(copy, image if len(image) == 64 else photos.parent / image, code=2)
     assert says.format(photos) in capsys.readouterr().err
+
+
+def test_an_image_of_which_only_an_interrupted_run_knows_is_forgotten(
+    tmp_path: Path, prefect_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, photos = Root(str(tmp_path / "root")), write(tmp_path / "photos")
+    with killed(monkeypatch, "write", "/datasets/raw/"):
+        command("run", "--recipe", "images-probe", "--data", str(photos), "--storage", root, *NO_RAY, code=130)
+    for marker in files.children(root.child(uses.FOLDER)):
+        files.remove(root.child(f"{uses.FOLDER}/{marker}"))
+    done = forget(root, photos / IMAGE)
+    assert done["finished"] and not done["deleted"] and not files.children(root.child("runs"))
 
 
 def test_root_in_use_and_champion_that_began_with_another_are_refused(

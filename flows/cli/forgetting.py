@@ -50,7 +50,8 @@ def forget(options: ForgetOptions) -> int:
     if not certificate.finished:
         for plan in work.plans:
             with contextlib.redirect_stdout(sys.stderr) if options.as_json else contextlib.nullcontext():
-                _replace(plan, work.family)
+                _train_again(plan)
+        _export_again(root, work.family)
         with exits.refused_if_invalid():
             certificate = _list_deleted(root, certificate)
         forgetting.delete(root, certificate.deleted)
@@ -71,9 +72,9 @@ def _prepare(options: ForgetOptions) -> _Work:
     if before.deleted and not before.finished:
         return _Work(root=root, certificate=before)
     found, family = _find(root, before, content=content)
-    if not family and before.finished:
-        return _Work(root=root, certificate=before)
-    if not family:
+    if not family and not traces.is_listed(root, found.files):
+        if before.finished:
+            return _Work(root=root, certificate=before)
         raise ValueError(f"FILE: no result below {root} was made of the image {sha256}; see: data-to-model ls raw")
     pixels = tuple(sorted(digest.hex() for digest in found.pixels))
     changes = {"files": tuple(sorted(found.files)), "pixels": pixels, "finished": None}
@@ -137,15 +138,30 @@ def _check_removed(plan: Plan, found: Traces, sha256: str, *, ingests: bool) -> 
         )
 
 
-def _replace(plan: Plan, family: Sequence[Folder]) -> None:
-    """Replace a champion, and its exports among the `family` of the image."""
+def _train_again(plan: Plan) -> None:
     root, name, train = plan.root, plan.registered_model, plan.train
     options = RunOptions(data=plan.data, register_as=name, storage=root, workers=train.workers, cores=train.cores)
     start.carry_out(plan, options)
-    if any(folder.kind == EXPORT.name and plan.replaces in folder.parents.values() for folder in family):
-        request = model_requests.resolve_export(storage=root, model=train.target)
-        with using(root, [request.checkpoint, request.prepared], marker=FORGETTING):
-            export.fn(request)
+
+
+def _export_again(root: Root, family: Sequence[Folder]) -> None:
+    """Export what replaced each champion that has an export among the `family` of the image."""
+    exported = {URI(parent) for folder in family if folder.kind == EXPORT.name for parent in folder.parents.values()}
+    for old, new in _replaced(root).items():
+        if old in exported and manifest.is_committed(new):
+            request = model_requests.resolve_export(storage=root, model=new)
+            with using(root, [request.checkpoint, request.prepared], marker=FORGETTING):
+                export.fn(request)
+
+
+def _replaced(root: Root) -> dict[CheckpointURI, CheckpointURI]:
+    """Return each champion that lost its place to a model made without an image, and that model."""
+    history = (decision for name in champions.registered_models(root) for decision in registry.history(root, name))
+    return {
+        decision.withdraws: decision.challenger
+        for decision in history
+        if decision.withdraws and decision.gate  # a rollback has none
+    }
 
 
 def _list_deleted(root: Root, certificate: Certificate) -> Certificate:
@@ -159,11 +175,8 @@ def _list_deleted(root: Root, certificate: Certificate) -> Certificate:
             f"FILE: the champion of {', '.join(names)} was made of the image meanwhile; promote another with: "
             "data-to-model promote URI, then run the same command again"
         )
-    history = (decision for name in champions.registered_models(root) for decision in registry.history(root, name))
     replaced = {
-        reference.of(decision.withdraws, root=root): reference.of(decision.challenger, root=root)
-        for decision in history
-        if decision.withdraws and decision.gate  # a rollback has none
+        reference.of(old, root=root): reference.of(new, root=root) for old, new in _replaced(root).items()
     }
     changes = {"deleted": deleted, "replaced": {old: new for old, new in replaced.items() if old in deleted}}
     return forgetting.write(root, certificate.model_copy(update=changes))

@@ -7,9 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from storage import manifest, tables
+from storage import files, manifest, tables
+from storage.admin import catalog
+from storage.admin.catalog import SCRATCH
 from storage.kinds import DatasetURI
-from tasks.images import row_tables
+from storage.uri import ListingURI, Root
+from tasks.images import row_tables, user_images
 from tasks.learning import decode, images
 
 
@@ -40,6 +43,16 @@ def find(
         before, is_image = now, rows["sha256"].isin(now[0]) | rows["digest"].isin(now[1])
         now = now[0].union(rows["sha256"][is_image]) - {""}, now[1].union(rows["digest"][is_image]) - {b""}
     return Traces(files=now[0], pixels=now[1], rows=rows[is_image])
+
+
+def is_listed(root: Root, sha256: Collection[str]) -> bool:
+    """Return whether a file is in the list of a run that may have ended before its dataset was there."""
+    sought = {f"sha256:{digest}" for digest in sha256}
+    for folder, _ in catalog.list_folders(root, [SCRATCH]):
+        for name in (name for name in files.children(folder) if name.startswith("listing-")):
+            if any(file.digest in sought for file in user_images.read(ListingURI(folder.child(name))).files):
+                return True
+    return False
 
 
 def _decoded(content: bytes, datasets: Sequence[DatasetURI]) -> Iterator[bytes]:
