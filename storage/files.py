@@ -178,6 +178,7 @@ def walk(uri: URI, *, unnamed: list[str] | None = None, closed: dict[str, str] |
 
 
 def remove(uri: URI) -> None:
+    """Delete everything at and below `uri`, if there is anything."""
     if uri.is_s3:
         s3.remove(uri)
         return

@@ -35,8 +35,8 @@ def make_app(following: "Following", *, password: str, queue: int, megabytes: in
     stale = Gauge("data_to_model_stale", "1 if the champion cannot be used", registry=registry)
     in_use = Gauge("data_to_model_model", "1 for the model in use", ["name", "digest"], registry=registry)
 
-    def check(given: Annotated[HTTPBasicCredentials, Depends(HTTPBasic())]) -> None:
-        if not hmac.compare_digest(given.password.encode(), password.encode()):
+    def check(credentials: Annotated[HTTPBasicCredentials, Depends(HTTPBasic())]) -> None:
+        if not hmac.compare_digest(credentials.password.encode(), password.encode()):
             raise HTTPException(401, "the password is wrong", headers={"WWW-Authenticate": "Basic"})
 
     guarded = [Depends(check)] if password else []

@@ -51,12 +51,9 @@ class _Handler(BaseHTTPRequestHandler):
             if self.path in ("/", "/index.html"):
                 content = report_page.render_runs(self._root, links_to="/")
             elif self.path == "/status":
-                found = self._context.copy().run(status.problems, self._root)
-                content, kind, code = (
-                    "\n".join(found or [status.WELL]).encode(),
-                    "text/plain; charset=utf-8",
-                    503 if found else 200,
-                )
+                problems = self._context.copy().run(status.problems, self._root)
+                content, kind = "\n".join(problems or [status.WELL]).encode(), "text/plain; charset=utf-8"
+                code = 503 if problems else 200
             elif match := _MANIFEST.fullmatch(self.path):
                 content, kind = manifest.load(self._root.child(match[1])).to_json(), "application/json"
             elif match := _PAGE.fullmatch(self.path):

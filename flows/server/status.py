@@ -1,6 +1,5 @@
 """Freshness: what keeps the model of a storage root from staying good, by Prefect's server and by the root itself."""
 
-import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -36,12 +35,9 @@ def main(options: StatusOptions) -> int:
     """Print what is wrong; return 1 if anything is, else 0."""
     with exits.refused_if_invalid():
         max_age = timedelta(seconds=preflight.seconds(options.max_age, option="--max-age"))
-        found = problems(existing_root(options.storage), max_age=max_age)
-    if options.as_json:
-        print(json.dumps({"problems": found}, indent=1))
-    else:
-        terminal.show_lines(found or [WELL])
-    return int(bool(found))
+        sentences = problems(existing_root(options.storage), max_age=max_age)
+    terminal.answer({"problems": sentences}, sentences or [WELL], as_json=options.as_json)
+    return exits.FAILED if sentences else 0
 
 
 def problems(root: Root, *, max_age: timedelta = timedelta(hours=48)) -> list[str]:
@@ -73,12 +69,12 @@ def _of_server(client: SyncPrefectClient, max_age: timedelta) -> Iterator[str]:
         name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
         if deployment.paused or not any(schedule.active for schedule in deployment.schedules):
             yield f"the schedule of {name} is paused; resume it: prefect deployment schedule resume {name}"
-        elif late := _runs(client, deployment, state={"name": {"any_": ["Late"]}}):
-            due = late[0].next_scheduled_start_time or late[0].expected_start_time
+        elif late := _first(client, deployment, FlowRunSort.EXPECTED_START_TIME_ASC, name={"any_": ["Late"]}):
+            due = late.next_scheduled_start_time or late.expected_start_time
             if due and datetime.now(UTC) - due > _LATE:
                 yield f"{name} should have started {_ago(due)}; is a worker there, and is another run not ending?"
-        ended = _runs(client, deployment, state={"type": {"any_": ["COMPLETED"]}})
-        since = (ended[0].end_time if ended else deployment.created) or datetime.now(UTC)
+        ended = _first(client, deployment, FlowRunSort.END_TIME_DESC, type={"any_": ["COMPLETED"]})
+        since = (ended.end_time if ended else deployment.created) or datetime.now(UTC)
         if datetime.now(UTC) - since > max_age:
             last = f"its last one ended {_ago(since)}" if ended else f"it was deployed {_ago(since)}"
             yield f"no run of {name} has ended well for too long: {last}; its latest runs and logs are in the UI"
@@ -92,10 +88,12 @@ def _of_server(client: SyncPrefectClient, max_age: timedelta) -> Iterator[str]:
             yield f"nothing runs in work pool {pool}: {reason}; run: make up, or prefect worker start --pool {pool}"
 
 
-def _runs(client: SyncPrefectClient, deployment: DeploymentResponse, **filters: object) -> list[FlowRun]:
-    """Return the latest run of a deployment that `filters` let through, if any."""
-    chosen = FlowRunFilter.model_validate({"deployment_id": {"any_": [deployment.id]}} | filters)
-    return client.read_flow_runs(flow_run_filter=chosen, sort=FlowRunSort.END_TIME_DESC, limit=1)
+def _first(
+    client: SyncPrefectClient, deployment: DeploymentResponse, sort: FlowRunSort, **state: object
+) -> FlowRun | None:
+    """Return the first run of a deployment, in the order of `sort`, whose state passes Prefect's filter `state`."""
+    chosen = FlowRunFilter.model_validate({"deployment_id": {"any_": [deployment.id]}, "state": state})
+    return next(iter(client.read_flow_runs(flow_run_filter=chosen, sort=sort, limit=1)), None)
 
 
 def _of_reports(root: Root, max_age: timedelta) -> Iterator[str]:
@@ -114,8 +112,9 @@ def _of_registry(root: Root) -> Iterator[str]:
         except Damaged as error:
             yield f"{error}; see: data-to-model verify --storage {root}"
             continue
-        reasons = {re.sub(r"[-+\d.,]+", "0", decision.reason) for decision in latest if not decision.promoted}
-        if len(latest) == _REJECTIONS and len(reasons) == 1 and not any(decision.promoted for decision in latest):
+        rejected = [decision.reason for decision in latest if decision.verdict == "rejected"]
+        without_numbers = {re.sub(r"[-+\d.,]+", "0", reason) for reason in rejected}
+        if len(rejected) == _REJECTIONS and len(without_numbers) == 1:
             yield f"the last {_REJECTIONS} models of {name} were rejected for the same reason: {latest[-1].reason}"
 
 

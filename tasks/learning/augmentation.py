@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tasks.learning.variants import Augment
 
 _TRIES = 10
+"""Draws of an erased rectangle until one fits, as in torchvision; then none is erased."""
 _DRAWN_AT_ONCE = 2**20
 """Most random numbers that are drawn, and copied to the device, at once."""
 

@@ -83,8 +83,9 @@ def test_each_thing_that_keeps_a_schedule_from_training_is_named_until_it_is_men
     server.run(Completed())
     assert _of_server(root, max_age=HOURS) == []
     server.run(Scheduled(name="Late", scheduled_time=datetime.now(UTC) - 3 * HOURS))
+    server.run(Scheduled(name="Late", scheduled_time=datetime.now(UTC)))
     (problem,) = _of_server(root)
-    assert problem.startswith("nightly/train should have started ")
+    assert problem.startswith("nightly/train should have started ") and "3.0 h ago" in problem
 
 
 def test_without_a_server_the_newest_report_and_the_registry_count(
