@@ -43,11 +43,11 @@ def main() -> None:
         photos = random.Random(0).sample(photos, min(options.photos, len(photos)))
         with tempfile.TemporaryDirectory() as place:
             for draw in range(options.draws):
-                cells = audited(photos, Path(place), share=options.share, draw=draw, ranks_value=options.value)
+                cells = cells_of_audit(photos, Path(place), share=options.share, draw=draw, ranks_value=options.value)
                 print(f"| {len(photos):,} of {folder.name} | {draw + 1} | {' | '.join(cells)} |", flush=True)
 
 
-def audited(photos: list[Path], place: Path, *, share: float, draw: int, ranks_value: bool) -> list[str]:
+def cells_of_audit(photos: list[Path], place: Path, *, share: float, draw: int, ranks_value: bool) -> list[str]:
     """Return the cells of an audit of `photos`, of which a share has wrong labels."""
     drawn, labels = random.Random(draw + 1), sorted({photo.parent.name for photo in photos})
     planted, folder = set[str](), place / f"photos-{draw}"
@@ -71,7 +71,7 @@ def audited(photos: list[Path], place: Path, *, share: float, draw: int, ranks_v
     hits, count = len(planted & set(sure)), len(planted)
     early = [len(planted & set(files[: times * count])) for times in (1, 2)]
     precision = f"{hits / len(sure):.2f}" if sure else "-"
-    ranked = ranked_by_value(folder, place, planted, files) if ranks_value else []
+    ranked = cells_of_value(folder, place, planted, files) if ranks_value else []
     return [
         *map(str, (count, len(sure))),
         precision,
@@ -82,7 +82,7 @@ def audited(photos: list[Path], place: Path, *, share: float, draw: int, ranks_v
     ]
 
 
-def ranked_by_value(folder: Path, place: Path, planted: Collection[str], suspects: list[str]) -> list[str]:
+def cells_of_value(folder: Path, place: Path, planted: Collection[str], suspects: list[str]) -> list[str]:
     """Return the cells of a probe's training images: planted ones, and those among the worst 5% by value and audit."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

@@ -1,10 +1,10 @@
 """How fast are JPEG files decoded beside plain Pillow, on one core and on more?
 
 `python -m benchmarks.decoding FOLDER [--size N] [--rounds N] [--cores N]` decodes the photos of FOLDER, at any depth,
-whole and as random crops: with Pillow in a loop, and as a training without Ray does, in 1 to N threads. They take
-turns. Each line has the images per second of the fastest round and, as the median over rounds, the images per second of
-processor time as a share of Pillow's: other work on the machine disturbs that less. Pillow decodes whole images at a
-reduced scale, too, and crops in full, as training did before.
+as whole images and as random crops. Pillow does it in a loop; the training's decoder, without Ray, in 1 to N threads.
+The two take turns. Each line has two numbers: the images per second of the fastest round, and the images per second of
+processor time as a share of Pillow's (the median of all rounds), because other work on the machine changes processor
+time less. Pillow decodes whole images at a reduced scale, too. It decodes crops in full.
 """
 
 import argparse

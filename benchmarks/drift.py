@@ -54,15 +54,15 @@ def main() -> None:
     kinds |= {other.name: rows(read(photos_of(other, half))) for other in options.folders[1:]}
     print(f"| new photos of {options.folders[0].name} | drift | by distance | by classes |\n|---|---:|---:|---:|")
     for name, new in kinds.items():
-        found = []
+        alarms = []
         for _ in range(options.draws if new is test else options.draws // 10):
             order = draw.permutation(len(test))
             one = new.iloc[order[:_NEW]] if len(new) == len(test) else new.sample(_NEW, random_state=draw)
             result = drift.compare(one, test.iloc[order[_NEW:]])
-            found.append(
+            alarms.append(
                 [result["is_drift"], *(result[p] <= drift.FALSE_ALARMS / 2 for p in ("p_distance", "p_classes"))]
             )
-        print(f"| {name} | {' | '.join(f'{share:.1%}' for share in np.mean(found, 0))} |", flush=True)
+        print(f"| {name} | {' | '.join(f'{share:.1%}' for share in np.mean(alarms, 0))} |", flush=True)
 
 
 if __name__ == "__main__":

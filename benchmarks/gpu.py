@@ -95,9 +95,9 @@ class Bench:
     @cached_property
     def many(self) -> DatasetURI:
         """So many rows to predict that a job's start does not count, as a raw dataset."""
-        some = _random_rows("train", min(self.num_predicted, 50_000))
-        times = self.num_predicted // len(some.labels)
-        return self._raw([Split("train", np.concatenate([some.images] * times), np.tile(some.labels, times))], "many")
+        rows = _random_rows("train", min(self.num_predicted, 50_000))
+        times = self.num_predicted // len(rows.labels)
+        return self._raw([Split("train", np.concatenate([rows.images] * times), np.tile(rows.labels, times))], "many")
 
     def _raw(self, splits: Iterable[Split], name: str) -> DatasetURI:
         uri = DatasetURI(self.root.child(f"datasets/raw/{name}-0123456789ab"))
@@ -129,7 +129,7 @@ def _random_rows(split: str, count: int) -> Split:
 
 
 def _decoded_rows(folder: Path, split: str) -> Split:
-    """The images in the class folders of `folder`, decoded: copies of CIFAR-10 as JPEG files are at hand everywhere."""
+    """The images in the class folders of `folder`, decoded; CIFAR-10 is often published in such folders."""
     paths = sorted((folder / split).glob("*/*"))
     names = sorted({path.parent.name for path in paths})
     pixels = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in paths])

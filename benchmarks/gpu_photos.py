@@ -78,9 +78,9 @@ def jpegs(bench: "Bench") -> Iterator[str]:
     _write_photos(folder, count=min(bench.rows // 4, 4000))
     finetuning = bench.recipe("images-finetune", epochs=3, batch_size=_BATCH, ensemble="none")
     recipe = recipes.override(finetuning, {"store": "files", "image_size": 224, "max_shift": 0})
-    found = user_images.find(URI(str(folder)))
+    photos = user_images.find(URI(str(folder)))
     raw = bench.make(
-        Ingest(listing=user_images.write(bench.root, found), place=found.uri, image_size=224, channels=3, store="files")
+        Ingest(listing=user_images.write(bench.root, photos), place=photos.uri, image_size=224, channels=3, store="files")
     )
     prepared = bench.make(Preprocess(root=bench.root, raw=raw))
     checkpoint = bench.make(Train(root=bench.root, prepared=prepared, recipe=recipe, workers=0))
