@@ -80,7 +80,9 @@ def jpegs(bench: "Bench") -> Iterator[str]:
     recipe = recipes.override(finetuning, {"store": "files", "image_size": 224, "max_shift": 0})
     photos = user_images.find(URI(str(folder)))
     raw = bench.make(
-        Ingest(listing=user_images.write(bench.root, photos), place=photos.uri, image_size=224, channels=3, store="files")
+        Ingest(
+            listing=user_images.write(bench.root, photos), place=photos.uri, image_size=224, channels=3, store="files"
+        )
     )
     prepared = bench.make(Preprocess(root=bench.root, raw=raw))
     checkpoint = bench.make(Train(root=bench.root, prepared=prepared, recipe=recipe, workers=0))

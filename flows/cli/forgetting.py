@@ -175,9 +175,7 @@ def _list_deleted(root: Root, certificate: Certificate) -> Certificate:
             f"FILE: the champion of {', '.join(names)} was made of the image meanwhile; promote another with: "
             "data-to-model promote URI, then run the same command again"
         )
-    replaced = {
-        reference.of(old, root=root): reference.of(new, root=root) for old, new in _replaced(root).items()
-    }
+    replaced = {reference.of(old, root=root): reference.of(new, root=root) for old, new in _replaced(root).items()}
     changes = {"deleted": deleted, "replaced": {old: new for old, new in replaced.items() if old in deleted}}
     return forgetting.write(root, certificate.model_copy(update=changes))
 
