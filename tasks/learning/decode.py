@@ -58,7 +58,7 @@ def decoded(
 ) -> Decoded:
     """Decode the first frame in `content`, apply its EXIF orientation, and crop its centre to `size` pixels a side.
 
-    The table in docs/formats.md lists the conversion of each kind of pixels. Raises `Unreadable`, also for an image of
+    The table in docs/images.md lists the conversion of each kind of pixels. Raises `Unreadable`, also for an image of
     more than `max_megapixels`.
     """
     with _opened(content) as image:

@@ -94,7 +94,7 @@ def test_images_have_their_labels_in_training_and_in_prediction(local: Root, lay
 
 PUBLIC = [
     entry.strip().split("\n    ")
-    for block in re.findall("```text\n(.*?)```", (_DOCS / "layouts.md").read_text(), re.DOTALL)
+    for block in re.findall("```text\n(.*?)```", (_DOCS / "internals" / "layouts.md").read_text(), re.DOTALL)
     for entry in block.split("\n\n")
 ]
 """Name, paths and outcome of each layout that the docs show."""
