@@ -107,6 +107,8 @@ class Trainer:
             recipe.finetuning.optimizer,
             self.model,
             total_steps=self.steps_per_epoch * recipe.finetuning.epochs,
+            warmup_steps=self.steps_per_epoch,
+            decay_from=self.steps_per_epoch * recipe.finetuning.constant_epochs,
             backbone=backbone,
             backbone_scale=recipe.finetuning.backbone_lr_scale,
         )

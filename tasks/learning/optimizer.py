@@ -1,11 +1,11 @@
 """Optimizer and learning-rate schedule of a recipe."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from tasks.learning import user_code
 from tasks.learning.variants import SGD, AdamW, Own
@@ -16,11 +16,14 @@ def make_optimizer(
     model: nn.Module,
     *,
     total_steps: int,
+    warmup_steps: int = 1,
+    decay_from: int = 0,
     backbone: Sequence[nn.Parameter] = (),
     backbone_scale: float = 1.0,
 ) -> tuple[Optimizer, LRScheduler]:
     """Make the optimizer of the weights of `model`, and its schedule for `total_steps` steps, all epochs together.
 
+    With schedule=warmup-constant-decay, the learning rate rises in `warmup_steps` and falls after step `decay_from`.
     If `backbone_scale` is not 1, weights of the `backbone` are a second group: their learning rate is the first one's
     times this. Weights that are frozen have no gradient, so that steps leave them and their moments alone.
     """
@@ -44,16 +47,33 @@ def make_optimizer(
             optimizer = torch.optim.SGD(
                 parameters, momentum=momentum, weight_decay=decay, nesterov=momentum > 0, fused=True
             )
-        schedule = OneCycleLR(
-            optimizer,
-            max_lr=rates,
-            total_steps=total_steps,
-            # OneCycleLR divides by zero if the warm-up is exactly one step, so leave out that step.
-            pct_start=recipe.warmup_fraction if recipe.warmup_fraction * total_steps != 1 else 0.0,
-            cycle_momentum=isinstance(recipe, AdamW),  # SGD keeps the recipe's momentum
+        schedule = (
+            LambdaLR(optimizer, _share_of_peak(total_steps, warmup_steps, decay_from))
+            if recipe.schedule == "warmup-constant-decay"
+            else OneCycleLR(
+                optimizer,
+                max_lr=rates,
+                total_steps=total_steps,
+                # OneCycleLR divides by zero if the warm-up is exactly one step, so leave out that step.
+                pct_start=recipe.warmup_fraction if recipe.warmup_fraction * total_steps != 1 else 0.0,
+                cycle_momentum=isinstance(recipe, AdamW),  # SGD keeps the recipe's momentum
+            )
         )
     optimizer.register_step_pre_hook(_align_gradients)
     return optimizer, schedule
+
+
+def _share_of_peak(total_steps: int, warmup_steps: int, decay_from: int) -> Callable[[int], float]:
+    """Return the learning rate by step, as a share of its peak; before the decay it is the same for any `total_steps`.
+
+    It includes the first step of the decay, whose rate is part of the state before it.
+    """
+
+    def share(step: int) -> float:
+        left = (total_steps - step) / (total_steps - decay_from) if step > decay_from else 1.0
+        return left * min(1.0, (step + 1) / warmup_steps)
+
+    return share
 
 
 def align_state(optimizer: Optimizer) -> None:

@@ -129,6 +129,18 @@ class Training:
             raise ValueError(f"freeze_epochs must be <= {self.epochs}, the number of epochs, got {self.freeze_epochs}")
         if self.backbone_lr_scale != 1 and self.optimizer.kind == "own":
             raise ValueError(f"backbone_lr_scale must be 1 with your own optimizer, got {self.backbone_lr_scale}")
+        if self.early_stop and self.constant_epochs:
+            raise ValueError(
+                "early_stop must be 0 with schedule=warmup-constant-decay, whose last epochs bring most, got "
+                f"{self.early_stop}; add --set early_stop=0, and more epochs later if they are too few"
+            )
+
+    @property
+    def constant_epochs(self) -> int:
+        """Number of epochs before the learning rate falls, which any number of more `epochs` shares; 0: none."""
+        if isinstance(self.optimizer, variants.Own) or self.optimizer.schedule == "one-cycle":
+            return 0
+        return self.epochs - max(1, round(self.epochs * self.optimizer.decay_fraction))
 
 
 @group

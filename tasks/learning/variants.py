@@ -119,26 +119,42 @@ def start_to_text(start: Mapping[str, str]) -> str:
 
 
 @group
-class _OneCycle:
-    """Optimizer with a cosine schedule: from 1/25 of the peak up to it, then down to almost 0."""
+class _Scheduled:
+    """Optimizer whose learning rate rises to its peak and falls to almost 0 by the end of all epochs."""
 
     learning_rate: float = Field(default=2e-3, gt=0)
     """Peak of the schedule."""
     weight_decay: float = Field(default=1e-2, ge=0)
     """Decay of the weights: decoupled, times the learning rate (AdamW), or added to the gradient (SGD)."""
+    schedule: Literal["one-cycle", "warmup-constant-decay"] = "one-cycle"
+    """one-cycle: by cosines from 1/25 of the peak up to it, then down; warmup-constant-decay: up in the first epoch,
+    constant, then down, so that a training with more `epochs` continues a finished one."""
     warmup_fraction: Fraction = 0.25
-    """Share of all steps during which the learning rate rises to its peak."""
+    """With schedule=one-cycle: share of all steps during which the learning rate rises to its peak."""
+    decay_fraction: Fraction = 0.3
+    """With schedule=warmup-constant-decay: share of all epochs, rounded, at least one epoch, in which the learning rate
+    falls."""
+
+    def __post_init__(self) -> None:
+        name, usual, needed = "decay_fraction", 0.3, "warmup-constant-decay"
+        if self.schedule == needed:
+            name, usual, needed = "warmup_fraction", 0.25, "one-cycle"
+        if (value := getattr(self, name)) != usual:
+            raise ValueError(
+                f"{name} needs schedule={needed}, got {value} with schedule={self.schedule}; add --set "
+                f"schedule={needed} or --set {name}={usual}"
+            )
 
 
 @group
-class AdamW(_OneCycle):
+class AdamW(_Scheduled):
     """AdamW."""
 
     kind: Literal["adamw"] = "adamw"
 
 
 @group
-class SGD(_OneCycle):
+class SGD(_Scheduled):
     """SGD with Nesterov's momentum."""
 
     kind: Literal["sgd"] = "sgd"

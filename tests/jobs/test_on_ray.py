@@ -199,3 +199,18 @@ def test_weights_after_a_kill_between_checkpoints_and_of_a_second_attempt_are_th
         files.remove(removed)
     assert weights_on_ray(killed) == expected
     assert files.children(killed.scratch) == ["attempt-1", "attempt-2"]
+
+
+def test_two_workers_train_only_the_new_ones_of_more_epochs_to_the_same_weights(
+    prepared: DatasetURI, tmp_path: Path
+) -> None:
+    def to_train(epochs: int, root: str = "") -> Train:
+        how = {"model": "small-cnn", "schedule": "warmup-constant-decay"}
+        stage = raw.to_train(Root(str(tmp_path / root)), prepared, epochs=epochs, **how)
+        return stage.model_copy(update={"workers": 2})
+
+    weights_on_ray(to_train(2))
+    longer = to_train(4)
+    assert weights_on_ray(longer) == weights_on_ray(to_train(4, "from-the-start"))
+    begun = [files.children(longer.scratch.child(f"attempt-{number}")) for number in (0, 1)]
+    assert begun[0] == ["continues.json", "epoch-0001"] and "epoch-0004" in begun[1] and "epoch-0001" not in begun[1]

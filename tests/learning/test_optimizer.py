@@ -1,6 +1,7 @@
 """Optimizers and schedules of recipes; torch's bug with channels-last weights does not reach the user."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,17 +86,30 @@ def test_sgd_gets_no_frozen_weights_and_keeps_its_momentum() -> None:
     assert group["params"] == [model.bias] and group["momentum"] == 0.8
 
 
-@pytest.mark.parametrize("total_steps", [1, 4, 100])  # with four, the warm-up is one step
-def test_learning_rate_rises_to_its_peak_and_falls_to_almost_nothing(total_steps: int) -> None:
-    optimizer, schedule = make_optimizer(AdamW(learning_rate=2.0), nn.Linear(1, 1), total_steps=total_steps)
+def rates_of(recipe: AdamW, *, total_steps: int, **steps: Any) -> list[float]:
+    """The learning rate in each step."""
+    optimizer, schedule = make_optimizer(recipe, nn.Linear(1, 1), total_steps=total_steps, **steps)
     rates = list[float]()
     for _ in range(total_steps):
-        rates.append(float(schedule.get_last_lr()[0]) / 2.0)
+        rates.append(float(schedule.get_last_lr()[0]))
         optimizer.step()
         schedule.step()
+    return rates
+
+
+@pytest.mark.parametrize("total_steps", [1, 4, 100])  # with four, the warm-up is one step
+def test_learning_rate_rises_to_its_peak_and_falls_to_almost_nothing(total_steps: int) -> None:
+    rates = [rate / 2.0 for rate in rates_of(AdamW(learning_rate=2.0), total_steps=total_steps)]
     peak = rates.index(max(rates))
     assert rates == [*sorted(rates[:peak]), *sorted(rates[peak:], reverse=True)]
     assert total_steps < 100 or (max(rates) > 0.999 and rates[0] == pytest.approx(1 / 25) and rates[-1] < 1e-4)
+
+
+def test_constant_learning_rate_lies_between_warm_up_and_decay() -> None:
+    recipe = AdamW(learning_rate=2.0, schedule="warmup-constant-decay")
+    rates = rates_of(recipe, total_steps=10, warmup_steps=2, decay_from=6)
+    assert rates == pytest.approx([1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.5, 1.0, 0.5])
+    assert rates_of(recipe, total_steps=20, warmup_steps=2, decay_from=12)[:7] == rates[:7], "the same to the bit"
 
 
 def test_an_optimizer_of_ones_own_is_made_by_its_function(file: Path) -> None:

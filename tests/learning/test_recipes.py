@@ -32,6 +32,11 @@ def recipe() -> Recipe:
         ("nosuch=1", "--set: there is no recipe field 'nosuch'; the fields are source, image_size, "),
         ("optimizer=adam", "--set: optimizer must be one of adamw, sgd, got 'adam'"),
         ("momentum=0.8", "--set: momentum needs optimizer=sgd, got 0.8 with optimizer=adamw; add --set optimizer=sgd"),
+        (
+            "decay_fraction=0.5",
+            "--set: decay_fraction needs schedule=warmup-constant-decay, got 0.5 with schedule=one-cycle; add --set "
+            "schedule=warmup-constant-decay or --set decay_fraction=0.3",
+        ),
         ("crop_scale=0.5", "--set: crop_scale needs store=files, got 0.5 with store=pixels; add --set store=files"),
         ("store=files", "--set: store must be pixels for source=mnist, got 'files'; only files given by --data"),
         (
@@ -56,6 +61,24 @@ def test_bad_setting_is_refused_by_field_value_and_what_is_allowed(recipe: Recip
     with pytest.raises(ValueError) as caught:
         recipes.override(recipe, [setting])
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            "warmup_fraction=0.5",
+            "warmup_fraction needs schedule=one-cycle, got 0.5 with schedule=warmup-constant-decay",
+        ),
+        (
+            "early_stop=2",
+            "early_stop must be 0 with schedule=warmup-constant-decay, whose last epochs bring most, got 2",
+        ),
+    ],
+)
+def test_what_a_constant_learning_rate_has_no_use_for_is_refused(recipe: Recipe, other: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recipes.override(recipe, ["schedule=warmup-constant-decay", other])
 
 
 @pytest.mark.parametrize(

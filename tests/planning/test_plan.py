@@ -44,6 +44,8 @@ SETTINGS = {
     "learning_rate=0.5": "checkpoint",
     "weight_decay=0.5": "checkpoint",
     "warmup_fraction=0.5": "checkpoint",
+    "schedule=warmup-constant-decay": "checkpoint",
+    "schedule=warmup-constant-decay decay_fraction=0.5": "checkpoint",
     "label_smoothing=0.5": "checkpoint",
     "max_shift=1": "checkpoint",
     "flip=horizontal": "checkpoint",

@@ -1,25 +1,32 @@
 """Attempts at one training: which checkpoint is resumed, and what is committed; no torch, whose import takes seconds.
 
-`runs/<target>/attempt-N/epoch-NNNN/` holds the checkpoint of an epoch.
+`runs/<target>/attempt-N/epoch-NNNN/` holds the checkpoint of an epoch; `attempt-0` those of a finished training with
+fewer epochs (`continuing`).
 """
 
+import contextlib
 import dataclasses
 import json
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storage import commits, files, manifest
 from storage.kinds import PREPARED, CheckpointURI
 from storage.manifest import Manifest, Parent
-from storage.statistics import CheckpointStatistics, SplitRule
+from storage.statistics import CheckpointStatistics, EpochMetrics, SplitRule
 from storage.uri import URI
 from tasks.learning import checkpoint, hardware
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
+from tasks.learning.epoch_metrics import best_epoch
 from tasks.stages import Train
 
+KEPT = "constant"
+"""Folder in a training's scratch, and in its checkpoint, for the state at the end of the constant learning rate."""
+CONTINUES = "continues.json"
+"""File that says whose state a training began with."""
 AddToModel = Callable[[bytes, Meta], tuple[bytes, Meta]]
 """Adds a part to a model: takes and returns the bytes of WEIGHTS, and what goes with them."""
 
@@ -83,11 +90,32 @@ def fetch_newest(scratch: URI, folder: Path) -> tuple[URI, Meta] | None:
 
 def fetch_best(scratch: URI, meta: Meta, folder: Path | None = None) -> Meta | None:
     """Fetch a complete checkpoint of the best epoch that `meta` descends from, or an equal one, of any attempt."""
-    for uri, best in described(scratch):
-        is_same = best.epoch == meta.best_epoch and best.history == meta.history[: best.epoch]
-        if is_same and checkpoint.fetch(uri, best, folder):
-            return best
+    return _fetch(scratch, meta.history[: meta.best_epoch], folder)
+
+
+def _fetch(scratch: URI, history: Sequence[EpochMetrics], folder: Path | None) -> Meta | None:
+    """Fetch a complete checkpoint with this `history`, of any attempt; return what it says, none if there is none."""
+    for uri, meta in described(scratch):
+        if meta.history == tuple(history) and checkpoint.fetch(uri, meta, folder):
+            return meta
     return None
+
+
+def keep(scratch: URI, history: Sequence[EpochMetrics]) -> None:
+    """Keep the checkpoints after `history` and of its best epoch, for a training with more epochs."""
+    for num_epochs in sorted({best_epoch(history), len(history)}):
+        with tempfile.TemporaryDirectory() as name:
+            if meta := _fetch(scratch, history[:num_epochs], Path(name)):
+                content = {file: Path(name, file).read_bytes() for file in (WEIGHTS, TRAINING)}
+                checkpoint.write(scratch.child(f"{KEPT}/epoch-{num_epochs:04d}"), meta, content)
+
+
+def _kept(scratch: URI) -> Iterator[tuple[str, bytes]]:
+    """Yield what the checkpoint of a finished training also has: what `keep` wrote, and whose state it began with."""
+    with contextlib.suppress(FileNotFoundError):
+        yield CONTINUES, files.read(scratch.child(f"attempt-0/{CONTINUES}"))
+    for entry in files.walk(scratch.child(KEPT)):
+        yield f"{KEPT}/{entry.path}", files.read(scratch.child(f"{KEPT}/{entry.path}"))
 
 
 def commit(
@@ -128,7 +156,7 @@ def commit(
         kind="checkpoint",
         parents=parents,
         parameters=final.parameters,
-        listed=[commits.write_file(target, name, data) for name, data in content.items()],
+        listed=[commits.write_file(target, name, data) for name, data in (*content.items(), *_kept(scratch))],
         statistics=CheckpointStatistics(
             best_epoch=final.best_epoch,
             history=final.history,

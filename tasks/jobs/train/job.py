@@ -14,7 +14,7 @@ from tasks.jobs import errors, tuned
 from tasks.jobs.deadline import run_in_thread
 from tasks.jobs.local_data import LocalData
 from tasks.jobs.spec import JobSpec
-from tasks.jobs.train import attempts, choices
+from tasks.jobs.train import attempts, choices, continuing
 from tasks.jobs.train.choices import Assignment
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.models import LITE0
@@ -44,7 +44,9 @@ def run(spec: JobSpec[Train], data: LocalData) -> None:
     if stage.embeddings and stage.recipe.model != LITE0:  # whose head is known
         _probe_job().check_head(stage, prepared)
     scale = _scale(spec) if data.is_ray else None
-    loader = choices.choose_loader(stage, prepared, workers=scale.workers if scale else 1)
+    workers = scale.workers if scale else 1
+    loader = choices.choose_loader(stage, prepared, workers=workers)
+    continuing.begin(stage, prepared, workers=workers)
     attempt = attempts.new_attempt(stage.scratch)
     if scale:
         _train_on_ray(prepared, Assignment(spec=spec, attempt=attempt, loader=loader, scale=scale))

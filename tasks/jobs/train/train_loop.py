@@ -108,7 +108,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {rows}")
     # three tensors per parameter: the parameter and AdamW's two moments
     size = 3 * sum(parameter.nbytes for parameter in model.parameters())
-    files.check_space(stage.scratch, needed=_CHECKPOINTS * size)
+    files.check_space(stage.scratch, needed=(_CHECKPOINTS + 2 * (recipe.finetuning.constant_epochs > 0)) * size)
     trained_on = attempts.trained_on(stage, prepared)
     history = _resume(stage.scratch, trainer, fields, trained_on=trained_on)
 
@@ -128,6 +128,10 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
             # Another run may have committed the target; rank 0 looks.
             if _gathered(rank == 0 and manifest.is_committed(stage.target), trainer.world_size)[0]:
                 break
+            if history and len(history) == recipe.finetuning.constant_epochs:
+                checkpoints.finish()
+                if rank == 0:
+                    attempts.keep(stage.scratch, history)
             if choices.compiling_pays(recipe, history, precision=precision) and devices.can_compile():
                 trainer.compile_step()
             history.append(trainer.run_epoch(len(history) + 1, on_step=on_step, on_batch=on_batch))
@@ -214,9 +218,9 @@ def _resume(scratch: URI, trainer: Trainer, fields: JSON, *, trained_on: str) ->
 class Checkpoints:
     """Writer of checkpoints while training goes on; reports each on every rank once it is complete.
 
-    They are due after the first epoch of an attempt, after the last, and `checkpoint_s` after the previous ones were
-    complete, so that slow storage never holds up the training. Then the latest state is written and, before it, that of
-    the best epoch, which waits in memory.
+    They are due after the first epoch of an attempt, after the last, before the learning rate decays, and
+    `checkpoint_s` after the previous ones were complete, so that slow storage never holds up the training. Then the
+    latest state is written and, before it, that of the best epoch, which waits in memory.
     """
 
     def __init__(self, attempt: URI, context: RankContext, writer: Executor) -> None:
@@ -232,6 +236,7 @@ class Checkpoints:
         `about` is what `training_state.take` also needs. Raises the error of the previous checkpoints.
         """
         is_best, is_end = best_epoch(history) == len(history), is_last(history, vars(trainer.recipe.finetuning))
+        is_end |= len(history) == trainer.recipe.finetuning.constant_epochs  # which is kept
         is_complete = self._completed_at.done()
         since_s = time.monotonic() - self._completed_at.result() if is_complete else 0.0
         is_time = since_s >= self.context.checkpoint_s
