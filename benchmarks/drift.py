@@ -1,8 +1,8 @@
 """How often does `predict` report drift that is none, and how often some that is there?
 
-`python -m benchmarks.drift FOLDER OTHER... [--draws N] [--photos N]` prints the table of docs/using-models.md. Half of
-the photos of FOLDER, a folder per class, are a probe's training photos. Of the others 100 are drawn as new photos, and
-the rest are the test rows that they are compared with: first as they are, then darker, blurred, and so on, and then
+`python -m benchmarks.drift FOLDER OTHER... [--draws N] [--photos N]` prints a table of docs/internals/photos.md. Half
+of the photos of FOLDER, a folder per class, are a probe's training photos. Of the others 100 are drawn as new photos,
+and the rest are the test rows that they are compared with: first as they are, then darker, blurred, and so on, and then
 photos of each OTHER folder, a folder per class.
 """
 

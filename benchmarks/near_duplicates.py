@@ -1,6 +1,6 @@
 """Which copies of photos are found as near duplicates, and how many other pairs?
 
-`python -m benchmarks.near_duplicates FOLDER... [--photos N]` prints the table of docs/image-problems.md: for each kind
+`python -m benchmarks.near_duplicates FOLDER... [--photos N]` prints a table of docs/internals/photos.md: for each kind
 of copy the share of N photos of the folders, at any depth, whose copy is found beside all others; and the number of
 other pairs that are named. Pairs among the photos themselves come first: look at them, they may be real.
 """

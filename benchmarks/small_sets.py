@@ -1,7 +1,7 @@
 """Which recipe gives the better model of a few photos, and in what time?
 
 `python -m benchmarks.small_sets FOLDER... [--recipes NAME[,field=value]... --photos N... --sizes PX... --seeds N]`
-prints a row of the table of docs/fine-tuning.md for each folder, which has a folder of photos per class, and each
+prints a row of the table of docs/internals/photos.md for each folder, which has a folder of photos per class, and each
 recipe: the mean over the seeds, each of which draws other photos and splits and trains in another order. A run is the
 product's own, without Ray; its seconds are the CPU time of the whole command but the import of the libraries.
 """

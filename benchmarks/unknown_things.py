@@ -1,8 +1,8 @@
 """Which share of images of other things does a distance keep, which keeps most images of the model's own kinds?
 
-`python -m benchmarks.unknown_things FOLDER OTHER... [--photos N]` prints the table of docs/using-models.md: for a probe
-on the photos of FOLDER, a folder per class, and for the distances that keep 99, 95 and 90 % of its test photos, the
-share kept of photos of a class without any in training, of noise, and of each OTHER folder, at any depth.
+`python -m benchmarks.unknown_things FOLDER OTHER... [--photos N]` prints a table of docs/internals/photos.md: for a
+probe on the photos of FOLDER, a folder per class, and for the distances that keep 99, 95 and 90 % of its test photos,
+the share kept of photos of a class without any in training, of noise, and of each OTHER folder, at any depth.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from storage.statistics import ModelSpec
 from tasks.learning import models
 
 SHRINKING = 50
-"""Validation rows from which half of the temperature's logarithm remains: few rows say little (docs/fine-tuning.md)."""
+"""Validation rows from which half of the temperature's logarithm remains (docs/internals/measurements.md has why)."""
 _HIGHEST = 10.0
 """The temperature is at most this, and at least its inverse."""
 _HALVINGS = 24

@@ -72,4 +72,4 @@ def _copy(uri: CheckpointURI, stage: Train, *, trained_on: str, workers: int) ->
 
 
 def _again(uri: CheckpointURI, why: str) -> str:
-    return f"trains all epochs, also those of {uri.name}: {why} (docs/fine-tuning.md#more-epochs)"
+    return f"trains all epochs, also those of {uri.name}: {why}"

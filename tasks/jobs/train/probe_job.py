@@ -24,7 +24,7 @@ from tasks.learning.probe import Probe
 from tasks.stages import Train
 
 ENSEMBLE_TEMPERATURE = 2 / 3
-"""Of averaged probabilities without validation rows: an average is less sure than it could be (docs/fine-tuning.md)."""
+"""Of averaged probabilities without validation rows: an average is not sure enough (docs/internals/photos.md)."""
 _MOST_ROWS = 200
 """Validation rows that the temperature of an ensemble is fitted to."""
 _BATCH = 64

@@ -67,7 +67,7 @@ def images_finetune() -> Recipe:
     """Return the default recipe: EfficientNet-Lite0, pretrained on ImageNet, on 128 x 128 RGB.
 
     A package ships its weights, so that it needs no network. Image size, epochs and learning rate were chosen by the
-    accuracy that they give in equal time on three small datasets (docs/fine-tuning.md).
+    accuracy that they give in equal time on three small datasets (docs/internals/photos.md).
     """
     return Recipe(
         name="images-finetune",

@@ -1,4 +1,4 @@
-"""docs/using-models.md and the exported card work as they stand, without the project and what it installs."""
+"""docs/use-elsewhere.md and the exported card work as they stand, without the project and what it installs."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from tests.image_folder import write_folder
 from tests.jobs.raw import run
 from tests.runs import CHECKOUT
 
-PAGE = (CHECKOUT / "docs" / "using-models.md").read_text()
+PAGE = (CHECKOUT / "docs" / "use-elsewhere.md").read_text()
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _MISSING = ("flows", "storage", "tasks", "pandas", "prefect", "pyarrow", "pydantic", "ray", "timm", "torch")
 EVERYTHING = """
@@ -69,7 +69,7 @@ def output(code: str, *arguments: str, folder: Path) -> str:
 
 
 def blocks(section: str) -> list[str]:
-    (text,) = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(rf"^##+ {section}$(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
     return _BLOCK.findall(text)
 
 
@@ -108,7 +108,7 @@ def test_page_works_as_it_stands_with_this_project(folder: Path, monkeypatch: py
     shutil.copy(folder / "photos/test/pears/photo 1.jpg", "photo.jpg")
     shutil.copy(folder / "photos/test/pears/photo 0.png", "scan.png")
     names: dict[str, Any] = {}
-    for block in blocks("A few photos, in Python"):
+    for block in blocks("In Python"):
         exec(block, names)
     assert names["pixels"].shape == (2, 16, 16, 3)
     rows = predicted(folder).loc[["test/pears/photo 1.jpg", "test/pears/photo 0.png"]]
