@@ -12,6 +12,7 @@ from storage.manifest import Damaged, Manifest
 from storage.producer import user
 from storage.uri import URI, Root, is_name
 
+_TRAIN = "train a model first: data-to-model run"
 _DIGEST_DIGITS = 8
 _LONGEST_NAME = 64
 
@@ -30,7 +31,9 @@ def require_champion(root: Root, name: str) -> CheckpointURI:
     names = with_champion(root)
     missing = f"{root} has no champion of {name!r}" if name else f"{root} has no champion"
     if not names:
-        raise ValueError(f"{missing}; run the pipeline first")
+        judged = registered_models(root)
+        hint = "no model has passed the gate (see data-to-model history); name a checkpoint, or promote one"
+        raise ValueError(f"{missing}; {hint if judged else _TRAIN}")
     problem = missing if name else "there are several champions"
     raise ValueError(f"{problem}; choose one: champion:{', champion:'.join(names)}")
 
@@ -55,7 +58,7 @@ def decisions(root: Root, name: str) -> list[Decision]:
     """Return `registry.history` of `name`; raises `ValueError` naming the registered models if it is empty."""
     names = registered_models(root)
     if name not in names:
-        hint = f"there are decisions on {', '.join(names)}" if names else "run the pipeline first"
+        hint = f"there are decisions on {', '.join(names)}" if names else _TRAIN
         raise ValueError(f"registered model: {root} has no decision on {name!r}; {hint}")
     return registry.history(root, name)
 

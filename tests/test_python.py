@@ -130,8 +130,12 @@ def test_functions_answer_as_their_commands_do_quietly_and_in_a_running_event_lo
         ),
         (d2m.run, {"settings": ["epochs=0"]}, "--set: .*epochs.*"),
         (d2m.predict, {"data": "nowhere"}, ".*nowhere.*"),
-        (d2m.diff, {"a": "x", "b": "y"}, "--storage: .* does not exist or is empty; run the pipeline first, or .*"),
-        (d2m.champion, {}, ".* has no champion; run the pipeline first"),
+        (
+            d2m.diff,
+            {"a": "x", "b": "y"},
+            "--storage: .* does not exist or is empty; train a model first: data-to-model run, or .*",
+        ),
+        (d2m.champion, {}, ".* has no champion; train a model first: data-to-model run"),
     ],
 )
 def test_an_invalid_request_is_a_value_error_with_the_sentence_of_the_command(

@@ -79,7 +79,7 @@ def test_other_labels_are_named(model: tuple[Root, CheckpointURI], tmp_path: Pat
         (other / f"cat/{number}.png").rename(other / f"dog/{number}.png")
     code, verdicts, causes = rebuilt(*model, "--data", str(other))
     assert code == 1 and {verdicts[kind] for kind in ("raw", "prepared", "checkpoint")} == {"DIFFERS"}
-    assert any("data: 3 files relabelled: cat -> dog 3" in cause for cause in causes)
+    assert any("data: 3 files relabeled: cat -> dog 3" in cause for cause in causes)
 
 
 def test_other_hardware_is_named(folder: Path, tmp_path: Path) -> None:

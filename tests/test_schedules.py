@@ -75,8 +75,8 @@ def _check_what_a_run_shows(prefect_system: PrefectSystem, run: str) -> None:
 
 
 def test_a_promotion_starts_the_prediction_of_the_documentation(prefect_system: PrefectSystem, tmp_path: Path) -> None:
-    operating = (CHECKOUT / "docs" / "operating.md").read_text()
-    (block,) = re.findall(r"```yaml\n(  - name: new-photos.*?)```", operating, re.DOTALL)
+    page = (CHECKOUT / "docs/retrain.md").read_text()
+    (block,) = re.findall(r"```yaml\n(  - name: new-photos.*?)```", page, re.DOTALL)
     block = block.replace("s3://bucket/new-photos", str(write_folder(tmp_path / "new")))
     block = re.sub("photos$", "mnist-sample", block, flags=re.MULTILINE)
     checkout, storage = copy_of_checkout(tmp_path / "copy"), str(tmp_path / "root")

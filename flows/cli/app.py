@@ -93,25 +93,24 @@ def recipes(
 
 
 @_command("""
-Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
-runs that crashed, each at most three times.
-Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect), the server's password in PREFECT_HOME/make-up.env. The
-server listens on this machine only, unless --host says otherwise (docs/operating.md).""")
+Ctrl-C stops it; the next start resumes the active runs. It also restarts runs that crashed, each at most three times.
+Runs, logs and schedules are in PREFECT_HOME (~/.prefect), the server's password in PREFECT_HOME/make-up.env. The server
+listens on this machine only, unless --host says otherwise.""")
 def up(
-    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="address to listen on")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=1, max=65534, metavar="N", help="port of server and UI; reports get the next one")
     ] = 4200,
 ) -> int:
-    """Start a Prefect server, register the deployments of prefect.yaml and deployments.yaml, run a worker."""
+    """Start a local Prefect server and worker, with the deployments of prefect.yaml and deployments.yaml."""
     from flows.server import up
 
     return up.main(host, port)
 
 
 @_command("""
-The model is exported first, unless it is (`data-to-model export`). The registry is read every 3 seconds: a promotion
-or a rollback counts for the next request. If the new champion cannot be used, the model in use stays.
+The command exports the model first if necessary. It reads the registry every 3 seconds: after a promotion or a rollback
+the next request gets the new champion. If that cannot be used, the model in use stays.
 
 environment:
   PIPELINE_SERVE_PASSWORD  needed with --host: the password, by HTTP Basic, of all requests but /health
@@ -123,16 +122,16 @@ examples:
 def serve(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=exits.NAMED)] = "champion",
     storage: exits.Storage = "./data",
-    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="port to listen on")] = 8000,
     queue: Annotated[
-        int, typer.Option(min=1, metavar="N", help="requests at once, waiting ones included; more get 503")
+        int, typer.Option(min=1, metavar="N", help="requests at once, with the waiting ones; more get 503")
     ] = 32,
     max_megabytes: Annotated[
         int, typer.Option(min=1, metavar="N", help="largest image file; larger ones get 413")
     ] = 20,
 ) -> int:
-    """Answer for images over HTTP: class, probabilities and distance, by the exported file of a champion."""
+    """Answer over HTTP with the class, probabilities and distance of an image, by a champion's exported file."""
     exits.note(STARTING)
     from flows.server import serve
 
@@ -155,7 +154,7 @@ environment:
 
 Runs until Ctrl-C. One such process per server is enough; `make up` includes it.""")
 def watch() -> int:
-    """Mark deployment runs whose process has died as Crashed, and restart crashed ones at most three times."""
+    """Restart crashed runs of deployments, each at most three times, and mark runs as Crashed whose process died."""
     from flows.server import watch
 
     return watch.main()

@@ -24,22 +24,22 @@ from storage.exits import NAMED
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(MirrorOptions, TrainingOptions):
-    """Build a trained, evaluated and promoted model from images.
+    """Train a model, and promote it if it is better.
 
-    Download, ingest, preprocess, train, predict, evaluate, promote, report. Existing results are
-    checked and reused.
+    Downloads, ingests, preprocesses, trains, predicts, evaluates, promotes and reports. Checks and
+    reuses existing results.
     """
 
     runs = "flows.cli.start:run"
     epilog = """
     examples:
-      python flows/pipeline.py                                     run everything, results below ./data
-      python flows/pipeline.py                                     again: existing results are reused
-      python flows/pipeline.py --set epochs=5 --set seed=1         another training on the same data
-      python flows/pipeline.py --storage s3://bucket/prefix        shared storage (AWS_* variables, AWS_ENDPOINT_URL)
-      RAY_ADDRESS=http://head:8265 python flows/pipeline.py ...    on a Ray cluster
-      python flows/pipeline.py --mirror ./mnist-files              without internet, from a folder
-      python flows/pipeline.py --check ...                         check the setup without running
+      data-to-model run                                    the bundled digits, results below ./data
+      data-to-model run --data ~/photos                    your own images
+      data-to-model run --set epochs=5 --set seed=1        another training on the same data
+      data-to-model run --storage s3://bucket/prefix       shared storage (AWS_* variables)
+      RAY_ADDRESS=http://head:8265 data-to-model run ...   on a Ray cluster
+      data-to-model run --mirror ./mnist-files ...         without internet, from a folder
+      data-to-model run --check ...                        check the setup without running
 
     After an interruption or failure, run the same command again to resume.
     exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 interrupted, 143 terminated"""
@@ -47,33 +47,32 @@ class RunOptions(MirrorOptions, TrainingOptions):
         Text,
         typer.Option(
             metavar="URI",
-            help="your own images: a folder or s3://bucket/prefix with train/<class>/*.png (jpg, ...) and "
-            "test/<class>/..., with only <class>/*.png, of which a fifth become test rows (--set test_fraction=0.2), "
-            "or with train-*.parquet and test-*.parquet; or an existing raw dataset by its URI or name, "
-            "such as mnist-1d9802c1c0d9 (default: download the recipe's source)",
+            help="your own images: a folder or s3://bucket/prefix with <class>/*.jpg (a fifth become test rows), with "
+            "train/<class>/*.jpg and test/<class>/*.jpg, or with train-*.parquet and test-*.parquet; or a raw dataset "
+            "by its URI or name, such as mnist-1d9802c1c0d9 (default: download the recipe's source)",
         ),
     ] = None
     labels: Labels = None
     judge_only: Annotated[
         bool, typer.Option("--judge-only", help="record the decision, but keep the current champion in any case")
     ] = False
-    refresh: Annotated[bool, typer.Option("--refresh", help="recompute everything, even if results exist")] = False
+    refresh: Annotated[bool, typer.Option("--refresh", help="recompute everything, at new URIs")] = False
     check: Annotated[
         bool,
         typer.Option(
             "--check",
-            help="check the setup without running; one line per fact, with --json the plan; exit code 0 or 2",
+            help="check the setup without running, also a few images and the model; print a line per fact, with --json "
+            "the plan; exit code 0 or 2",
         ),
     ] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictOptions(TableOptions, FlowOptions):
-    """Predict every row of a dataset, or every image of a folder, exactly once.
+    """Classify every image of a folder or row of a dataset, exactly once.
 
-    With or without labels; writes Parquet. New images are resized as in training and stored as a
-    raw dataset below --storage, named after their content. Each prediction has the SHA-256 of its
-    file beside it.
+    With or without labels. Writes Parquet, with the SHA-256 of its file beside each prediction.
+    Resizes new images as in training, and stores them below --storage.
     """
 
     runs = "flows.cli.start:predict"
@@ -85,8 +84,8 @@ class PredictOptions(TableOptions, FlowOptions):
         str,
         typer.Option(
             metavar="URI",
-            help="URI or name of a dataset, raw or prepared; or new images: a flat or nested folder, a file, "
-            "or s3://bucket/prefix, with images or Parquet, with or without labels",
+            help="new images: a flat or nested folder, a file, or s3://bucket/prefix, with images or Parquet; or the "
+            "URI or name of a raw or prepared dataset",
         ),
     ]
     model: Model = "champion"
@@ -98,7 +97,7 @@ class PredictOptions(TableOptions, FlowOptions):
         typer.Option(
             metavar="SHARE",
             help="leave the class empty in --csv where its probability is lower, such as 0.92, and count these images "
-            "apart; the report says how many images that leaves (default: every image gets a class)",
+            "separately; the report says how many that leaves (default: every image gets a class)",
         ),
     ] = None
     max_distance: Annotated[
@@ -106,7 +105,8 @@ class PredictOptions(TableOptions, FlowOptions):
         typer.Option(
             metavar="DISTANCE",
             help="leave the class empty in --csv where the image is farther from all training and validation images, "
-            "such as 0.4, and count these images apart; the report shows distances (default: every image gets a class)",
+            "such as 0.4, and count these images separately; the report shows distances (default: every image gets a "
+            "class)",
         ),
     ] = None
     no_drift: Annotated[
@@ -116,15 +116,15 @@ class PredictOptions(TableOptions, FlowOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillOptions(TrainingOptions):
-    """Train and evaluate a model on several versions of a source's data.
+    """Train and evaluate on every stored version of the data.
 
-    Compares each with the champion, and records the decisions. The champion does not change.
+    Compares each model with the champion, and records the decisions. The champion does not change.
     """
 
     runs = "flows.cli.start:backfill"
     epilog = """
-    A version is a raw dataset below <storage>/datasets/raw; `data-to-model ls raw` lists them. The oldest is the one
-    that was committed first. Existing results are reused: running the command again adds only what is missing.
+    A version is a raw dataset; `data-to-model ls raw` lists them. The command starts with the oldest, reuses existing
+    results, and prints a table, or a JSON document, for each.
 
     examples:
       data-to-model backfill --recipe mnist-resnet18               all versions of mnist
@@ -139,19 +139,15 @@ class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
     """List images whose labels are probably wrong, worst first.
 
     Fits a linear classifier to the embeddings of four fifths of the images, five times, and compares
-    what it says of the last fifth with the labels (confident learning). Writes
+    its classes for the last fifth with the labels (confident learning). Writes
     <storage>/audits/<name>/ with a page, index.html.
     """
 
     runs = "flows.cli.start:audit"
     epilog = """
-    Each image is judged by a model that was not trained on it. The models are trained like those of `run`, and kept
-    until `data-to-model gc` deletes them: they take N times the space of the data. Repeating the command finds the
-    result.
-
     examples:
       data-to-model audit ~/photos --copy-to suspects              your own images; copies named after both classes
-      data-to-model audit mnist --json                             a source, its training and test images alike"""
+      data-to-model audit mnist --json                             a source, its training and its test images"""
     data: Annotated[
         str,
         typer.Argument(
@@ -166,8 +162,8 @@ class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
 class NextOptions(CopyOptions, FlowOptions):
     """List the unlabeled images whose labels would teach a model most.
 
-    Those whose class the model is least sure of, and which are not all alike: k-means of the
-    embeddings, weighted by uncertainty. Images that it was trained on, and copies, are left out.
+    Chooses images whose class is uncertain and which differ from each other, by k-means of the
+    embeddings, weighted by uncertainty. Skips copies, and images that the model was trained on.
     """
 
     runs = "flows.cli.neighbors:next_to_label"
@@ -182,10 +178,10 @@ class NextOptions(CopyOptions, FlowOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimilarOptions(FlowOptions):
-    """List the training, validation and test images most like an image, as a model sees them.
+    """List the training, validation and test images most like an image.
 
-    By the cosine of their embeddings, what the model's backbone says about an image. Those of all
-    images are computed once, and copied from then on.
+    Compares the cosines of embeddings, the vectors that the model's backbone computes. Computes the
+    embeddings of all images once.
     """
 
     runs = "flows.cli.neighbors:similar"
@@ -200,38 +196,36 @@ class SimilarOptions(FlowOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForgetOptions(FlowOptions):
-    """Delete all that was ever made of an image, and make the champions again without it.
+    """Delete everything that was made of an image, and retrain the champions without it.
 
-    First move the image out of the data's folder. A champion that was made of it is trained again
-    on that folder, and replaced whatever the gate says; its exports are made again, too. Then all
-    datasets, embeddings, models, predictions, exports, audits and reports that were made of the
-    image, of a file with its pixels, or with such a model, are deleted whatever their age. Their
-    names and digests are kept in <storage>/forgotten/<SHA-256>.json.
+    First move the image out of the folder of your images. The command trains each champion that
+    learned from it again, whatever the gate says. Then it deletes everything that was made of the
+    image, of a file with its pixels, or with such a model, and writes a certificate,
+    <storage>/forgotten/<SHA-256>.json.
     """
 
     runs = "flows.cli.forgetting:forget"
     epilog = """
-    If it is interrupted, the same command continues; start no other run until it has ended.
+    If it is interrupted, run it again: it continues. Start no other run before it has finished.
 
     examples:
-      data-to-model forget ~/removed/17.jpg --dry-run              what would be made again, and deleted
-      data-to-model forget ~/removed/17.jpg
+      data-to-model forget ~/removed/17.jpg --dry-run
       data-to-model forget 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"""
     image: Annotated[
         str, typer.Argument(metavar="FILE", help="the image, outside of the data's folder, or its SHA-256")
     ]
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="list what would be made again and deleted, without doing it")
-    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list what the command would retrain and delete")] = (
+        False
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValueOptions(TableOptions, StorageOptions):
     """List the training images that cost a probe most: without them, its test metric is better.
 
-    A Newton step ranks all images; without each of the first ones the probe is fitted again. Points
-    and loss are what a run without the image gives, minus the values now. Finally all listed
-    images that raise the test loss are left out together.
+    Ranks all images by a Newton step, and fits the probe again without each of the first ones.
+    Points and loss are the differences. Finally it leaves out all listed images that raise the test
+    loss, together.
     """
 
     runs = "flows.cli.value:value"
@@ -243,7 +237,7 @@ class ValueOptions(TableOptions, StorageOptions):
     count: Count = 20
     by: Annotated[
         Literal["image", "folder", "camera", "day"],
-        typer.Option(help="what is left out at a time; folder: one below the class; day: by the EXIF of your files"),
+        typer.Option(help="what to leave out at a time; folder: one below the class; day: by the EXIF of your files"),
     ] = "image"
 
 
@@ -252,8 +246,8 @@ class ExportOptions(StorageOptions):
     """Export a model to a file that other programs run without this project.
 
     Writes <storage>/exports/<name>/: the file, a README, and preprocess.py, which resizes a
-    photo as in training. The file is run over all test rows first. If a logit differs from the
-    model's by more than 1e-5 plus a thousandth of the largest logit, nothing is exported.
+    photo as in training. First it compares the file with the model on all test rows. If a logit
+    differs by more than 1e-5 plus a thousandth of the largest logit, it exports nothing.
     """
 
     runs = "flows.cli.start:export"
@@ -266,10 +260,10 @@ class ExportOptions(StorageOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MistakesOptions(CopyOptions, StorageOptions):
-    """List the test rows that the model of a run gets wrong, by file, worst first.
+    """List the test images that a model gets wrong.
 
-    Worst is the most confident: the probability is that of the wrong class. Copies are the files
-    themselves where they are still what was ingested, else the stored pixels as PNG.
+    The most confident mistake comes first. --copy-to copies your files if they have not changed,
+    else the stored pixels as PNG.
     """
 
     runs = "flows.cli.comparing:mistakes"
@@ -294,11 +288,11 @@ class MistakesOptions(CopyOptions, StorageOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DiffOptions(StorageOptions):
-    """Say what is different in two results or runs, in what their models get right, and why.
+    """Show what changed between two results or runs, and why.
 
-    Data: files, or rows of Parquet, that were added, removed, renamed, relabelled, moved to
-    another split, or changed, by their digests; then fields of the recipe, code, versions and
-    hardware; metrics on the test rows that both predicted, and the rows that got better and worse.
+    Compares the images (added, removed, renamed, relabeled, moved to another split, changed), the
+    recipe, code, versions and hardware; then the metrics on the test rows that both models
+    predicted, and the rows that got better or worse.
     """
 
     runs = "flows.cli.comparing:diff"
@@ -307,16 +301,15 @@ class DiffOptions(StorageOptions):
       data-to-model diff champion:photos photos-images-finetune-0ab793f7984d
       data-to-model diff data/datasets/raw/photos-1788d55bb02c data/datasets/raw/photos-6b3de3e0edcb --json"""
     a: Annotated[str, typer.Argument(metavar="A", help=f"any result of a run, or a dataset: {NAMED}")]
-    b: Annotated[str, typer.Argument(metavar="B", help="the same; what is different is said of B against A")]
+    b: Annotated[str, typer.Argument(metavar="B", help="the same; the command says how B differs from A")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatusOptions(StorageOptions):
     """Say what keeps the model from staying fresh, for cron, probes and people.
 
-    No run ended well for too long, a schedule is paused or late, no worker is there, the gate has
-    rejected five models in a row for the same reason, or the disk is full. `make up` shows the
-    same at /status of its reports.
+    For example: no run has succeeded for too long, a schedule is paused or late, no worker runs,
+    the gate rejected five models in a row for the same reason, or the disk is full.
     """
 
     runs = "flows.server.status:main"
@@ -328,7 +321,7 @@ class StatusOptions(StorageOptions):
       PREFECT_API_URL  the server whose schedules are checked; without one, the newest report counts
 
     exit codes: 0 all is well, 1 something is wrong, 2 invalid request"""
-    max_age: Annotated[str, typer.Option(metavar="TIME", help="longest time since a run ended well: 30m, 36h, 2d")] = (
+    max_age: Annotated[str, typer.Option(metavar="TIME", help="longest time since the last success: 30m, 36h, 2d")] = (
         "48h"
     )
 

@@ -17,9 +17,9 @@ Labels = Annotated[
     Text,
     typer.Option(
         metavar="FILE",
-        help="table with the labels of the images in --data, instead of class folders: CSV or Parquet with a column "
-        "file (filename, path, image), relative to --data, and a column label (class), and perhaps split (train or "
-        "test); other columns: labels.csv:PATH,LABEL or labels.csv:PATH,LABEL,SPLIT",
+        help="table with the labels of the images in --data, instead of class folders: CSV or Parquet with the columns "
+        "file (filename, path, image), relative to --data, label (class), and perhaps split (train or test); other "
+        "columns: labels.csv:PATH,LABEL or labels.csv:PATH,LABEL,SPLIT",
     ),
 ]
 RECIPE = "a recipe's name, path.py:function or folder:function"
@@ -51,9 +51,9 @@ class FlowOptions(StorageOptions):
         typer.Option(
             metavar="N",
             min=0,
-            help="number of processes that do the work; 0: only this process, without Ray, so that breakpoints work "
-            "(default: one per GPU, in training at most one for each 64 rows of batch_size; without GPUs one, on a "
-            "cluster one per node)",
+            help="number of processes that train and predict; 0: only this process, without Ray, so that breakpoints "
+            "work (default: one per GPU, in training at most one for each 64 rows of batch_size; without GPUs one, on "
+            "a cluster one per node)",
         ),
     ] = None
     cores: Annotated[
@@ -69,9 +69,7 @@ class FlowOptions(StorageOptions):
     ] = "24h"
     dashboard: Annotated[
         bool,
-        typer.Option(
-            "--dashboard", help="start Ray's dashboard with a local Ray, and report trainings to it (default: off)"
-        ),
+        typer.Option("--dashboard", help="start Ray's dashboard with a local Ray, and report trainings to it"),
     ] = False
 
 
@@ -91,8 +89,8 @@ class RecipeOptions(FlowOptions):
         Text,
         typer.Option(
             metavar="NAME",
-            help=f"the model to train and its source: {RECIPE} (default: images-finetune with your own images, else "
-            "mnist-sample-resnet18, or that of the deployment's flow)",
+            help=f"the model to train and its source: {RECIPE} (default: images-finetune for your own images, else "
+            "mnist-sample-resnet18; a deployment's flow has its own)",
         ),
     ] = None
     settings: Annotated[
@@ -122,8 +120,9 @@ class TrainingOptions(RecipeOptions):
         Text,
         typer.Option(
             metavar="NAME",
-            help="registered model whose champion the new model competes with: a-z, 0-9 and '-' (default: named "
-            "after the source; for your own data, after its location)",
+            help="registered model whose champion the new model competes with: a-z, 0-9 and '-'; the data needs the "
+            "champion's image size and at least one of its classes (default: named after the source; for your own "
+            "data, after its location)",
         ),
     ] = None
 
@@ -148,9 +147,9 @@ class TableOptions:
     csv: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=parse_csv, help="also write a CSV table, one line per image")
     ] = None
-    excel: Annotated[bool, typer.Option("--excel", help="begin the table with the mark by which Excel knows UTF-8")] = (
-        False
-    )
+    excel: Annotated[
+        bool, typer.Option("--excel", help="begin the table with the mark by which Excel recognizes UTF-8")
+    ] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

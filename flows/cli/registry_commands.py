@@ -24,18 +24,19 @@ _MOST_SKEW_S = 300
 @command
 def history(
     name: Annotated[
-        str | None, typer.Argument(metavar="REGISTERED-MODEL", help="print all its decisions, the latest last")
+        str | None,
+        typer.Argument(
+            metavar="REGISTERED-MODEL", help="show all its decisions: promoted, rejected, unchanged or rollback"
+        ),
     ] = None,
     *,
     storage: Storage = "./data",
 ) -> int:
-    """Print the current champions, or every decision about one registered model.
+    """Show the champions, or all decisions about one registered model.
 
-    Without a name, prints one line for each registered model: the champion, and when, by whom
-    and why it was promoted. With one, prints all its decisions, the latest last: promoted, rejected,
-    unchanged or rollback.
+    Each has its time, author and reason; the latest is last.
 
-    Example:
+    Examples:
       data-to-model history mnist
     """
     root = existing_root(storage)
@@ -48,7 +49,7 @@ def history(
         return 0
     current_champions, damaged = listing.current_champions(root)
     if not (current_champions or damaged):
-        exits.note(f"{root} has no decisions; run the pipeline first")
+        exits.note(f"{root} has no decisions; train a model first: data-to-model run")
     terminal.show_lines(
         terminal.table(
             (name, str(decision.champion), decision.account) if decision else (name, "none", "no model passed the gate")
@@ -73,10 +74,9 @@ def promote(
 ) -> int:
     """Make a checkpoint the champion, regardless of the gate.
 
-    Its bytes are verified first. Later runs with the checkpoint's storage root compare their
-    models with it.
+    Checks all its bytes first. Later runs compare their models with it.
 
-    Example:
+    Examples:
       data-to-model promote data/checkpoints/mnist-resnet18-e2b527dc0150 --reason "fewer 4s taken for 9s"
     """
     name = register_as and check_name(register_as, field="--register-as")
@@ -99,13 +99,12 @@ def rollback(
     *,
     storage: Storage = "./data",
 ) -> int:
-    """Restore the previous champion.
+    """Go back to the previous champion.
 
-    Its bytes are verified first. A second rollback goes back one more champion; it does not undo
-    the first. Use promote to pick any checkpoint. Later runs do not promote a model that was
-    rolled back; only the promote command does.
+    Checks all its bytes first. A second rollback goes back one more champion; promote picks any
+    checkpoint. Later runs do not promote a model that you rolled back; only promote does.
 
-    Example:
+    Examples:
       data-to-model rollback mnist
     """
     root, name = existing_root(storage), name.removeprefix("champion:")
@@ -120,20 +119,18 @@ def rollback(
 def gc(
     *,
     storage: Storage = "./data",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what can be deleted, without deleting it")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list what the command would delete")] = False,
     keep_days: Annotated[
         int, typer.Option(metavar="N", min=1, help="keep what is younger than N days, at least 1")
     ] = 14,
 ) -> int:
-    """Delete what is no longer needed.
+    """Delete results that nothing needs and that are older than N days.
 
-    Deleted, if older than N days: results that are not needed, files of attempts, and files that no
-    manifest lists.
-    Kept: the registry; every champion with its predictions, evaluations, reports and exports; the
-    previous champion; the results that a run of the last 7 days uses, or used before it failed;
-    whatever is younger; and everything that any of these was made from.
+    Keeps the registry; every champion with its predictions, evaluations, reports and exports; the
+    previous champion; what a run of the last 7 days uses, or used before it failed; and everything
+    that any of these was made from.
 
-    Example:
+    Examples:
       data-to-model gc --keep-days 90 --dry-run
     """
     root = existing_root(storage)

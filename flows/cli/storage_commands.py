@@ -46,27 +46,26 @@ def ls(
     *,
     storage: Storage = "./data",
     html: Annotated[
-        str | None, typer.Option(metavar="FILE", help="also write the runs to this page, to be opened in a browser")
+        str | None, typer.Option(metavar="FILE", help="also write the runs to this page, with links to the reports")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON on stdout and logs on stderr (default: a table)")
+    ] = False,
 ) -> int:
-    """List results by time, with test metrics, sizes and marks; or runs.
+    """List results by time, with metrics, sizes and marks; or runs.
 
     The newest result is last. Times are local; with --json they include the time zone. Accuracy,
-    balanced accuracy and macro F1 of a model, of its predictions and of its report are measured
-    on the test rows of its own data.
+    balanced accuracy and macro F1 are for the test rows of a model's own data.
 
     marks:
       champion    current champion of its registered model
-      incomplete  there are files but no manifest: a run is making it now, or ended before; if no
-                  run is active, the same command resumes; gc deletes the files once they are old
-      unreadable  its manifest cannot be read: it is damaged, or of a newer version; verify says which
+      incomplete  no manifest: a run is making it, or stopped early; the same command resumes
+      unreadable  its manifest is damaged, or of a newer version; verify says which
 
-    `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,
-    metrics, whether the model is or was champion, and seconds. Its page (--html) also shows
-    the champion of each registered model, and links the reports.
+    `ls runs` prints a row for each run: the fields that differ from the usual recipe, metrics,
+    whether the model is or was champion, and seconds.
 
-    Example:
+    Examples:
       data-to-model ls checkpoint predictions
       data-to-model ls runs --html runs.html
     """
@@ -91,7 +90,7 @@ def ls(
         files.put(page, report_page.render_runs(root, links_to=f"{'' if root.is_s3 else 'file://'}{root}/"))
     if not documents and not as_json:
         what = "runs" if is_runs else "results"
-        exits.note(f"there are no {what} below {root}{'; run the pipeline first' if is_runs else ''}")
+        exits.note(f"there are no {what} below {root}{'; train a model first: data-to-model run' if is_runs else ''}")
     lines = (runs if is_runs else listing).lines(documents) if documents else ()
     terminal.answer(documents, lines, as_json=as_json)
     return complain(damaged)
@@ -99,9 +98,9 @@ def ls(
 
 @command
 def show(uri: Result, *, storage: Storage = "./data") -> int:
-    """Print one manifest as JSON, after checking it: parents, parameters, statistics, files.
+    """Print one result's manifest as JSON: parents, parameters, statistics, files.
 
-    Example:
+    Examples:
       data-to-model show data/evaluations/mnist-resnet18-d5303b7678fa
     """
     terminal.show_lines([manifest.load(result_folder(uri, storage).uri).to_json().decode().rstrip()])
@@ -110,12 +109,11 @@ def show(uri: Result, *, storage: Storage = "./data") -> int:
 
 @command
 def lineage(uri: Result, *, storage: Storage = "./data") -> int:
-    """Print the parents of a result, back to the raw files.
+    """Trace a result back to its raw files.
 
-    Missing or damaged results are marked; the exit code is then 1. A single prediction has the SHA-256
-    of its file beside it, in the columns of its table.
+    Marks missing or damaged results; the exit code is then 1.
 
-    Example:
+    Examples:
       data-to-model lineage data/predictions/mnist-resnet18-8f26bb22d705
     """
     folder = result_folder(uri, storage)
@@ -130,14 +128,17 @@ def verify(
     *,
     storage: Storage = "./data",
     deep: Annotated[
-        bool, typer.Option("--deep", help="read every byte and compare checksums, also those of parents")
+        bool,
+        typer.Option(
+            "--deep", help="read every byte and compare checksums, also with the parents that a result was made from"
+        ),
     ] = False,
     is_rebuilt: Annotated[
         bool,
         typer.Option(
             "--rebuild",
-            help="make one model again from its raw files, in a temporary folder, and compare the digests of all "
-            "results; takes as long as its run",
+            help="make one model again from its raw files, in a temporary folder; say which results have the same "
+            "bytes, and why others have not; takes as long as its run",
         ),
     ] = False,
     data: Annotated[
@@ -147,16 +148,11 @@ def verify(
 ) -> int:
     """Check that every committed file exists and has the right size.
 
-    Prints one line per damaged file; the exit code is then 1. Without a result all committed
-    results are checked, and that the decisions in the registry are unchanged. With --deep also
-    checks that each parent still has the bytes that a result was made from; they can differ if
-    a parent was deleted and made again. A parent below another root that does not exist any
-    more is named, too: gc of that root does not know of it.
+    Prints one line per damaged file; the exit code is then 1. Without a RESULT it checks all
+    results and the registry. It also names a parent below another root that does not exist any
+    more.
 
-    With --rebuild, says which results are the same bytes, which are not, and why: other files,
-    recipe, code, versions or hardware.
-
-    Example:
+    Examples:
       data-to-model verify --deep data/checkpoints/mnist-resnet18-e2b527dc0150
       data-to-model verify --rebuild champion:photos --data ~/copy-of-photos
     """
@@ -198,7 +194,8 @@ def existing_root(storage: str) -> Root:
         access.check_readable(root)
     except FileNotFoundError:
         raise ValueError(
-            f"--storage: {root} does not exist or is empty; run the pipeline first, or choose another root"
+            f"--storage: {root} does not exist or is empty; train a model first: data-to-model run, or choose another "
+            "root"
         ) from None
     return root
 

@@ -55,7 +55,7 @@ def main(host: str, port: int) -> int:
         server = stack.enter_context(_running("server", "start", "--host", host, "--port", str(port)))
         await_server(server, f"{url}/health")
         _tell([deploy.apply(entries)])
-        reports = "not served to other machines: serve them yourself (docs/operating.md)"
+        reports = "not served to other machines: serve the folder reports yourself"
         if host in LOOPBACK:
             reports = f"{stack.enter_context(report_server.serving(root, port + 1))} ({root})"
         _release(was_stopped=False)  # of a `make up` that died, or whose server ended before its worker

@@ -1,4 +1,4 @@
-"""Changes of data: rows that were added, removed, renamed, relabelled, moved to another split, or changed.
+"""Changes of data: rows that were added, removed, renamed, relabeled, moved to another split, or changed.
 
 The user's image files are compared by their SHA-256, other rows by their pixels.
 """
@@ -16,7 +16,7 @@ from tasks.comparing.results import Results
 from tasks.images import row_tables
 from tasks.learning import images
 
-SORTS: Final = ("added", "removed", "renamed", "relabelled", "moved", "changed")
+SORTS: Final = ("added", "removed", "renamed", "relabeled", "moved", "changed")
 """Sorts of changes; `moved`: to another split; `changed`: another content under the same name."""
 _KEYS: Sequence[list[str]] = (
     ["file", "digest"],
@@ -39,7 +39,7 @@ NONE: Final[JSON] = {
 def compare(a: Results, b: Results) -> JSON:
     """Return the changes of the data from `a` to `b`: their numbers, also by class, and their rows.
 
-    A row that was renamed, relabelled or moved is told by its digest from one that was removed and another added. Rows
+    A row that was renamed, relabeled or moved is told by its digest from one that was removed and another added. Rows
     of Parquet and of downloaded data are not renamed: their names are only their places. Raises `ValueError` with the
     next step if rows have no digests, or the size of the images differs.
     """
@@ -60,7 +60,7 @@ def compare(a: Results, b: Results) -> JSON:
     both = pd.concat(pairs, ignore_index=True)
     is_sort = {
         "changed": both["digest"] != both["digest_b"],
-        "relabelled": both["class"] != both["class_b"],
+        "relabeled": both["class"] != both["class_b"],
         "moved": both["split"] != both["split_b"],
         "renamed": (both["file"] != both["file_b"]) & (unit != "row"),
     }

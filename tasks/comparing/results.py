@@ -78,5 +78,7 @@ def latest(root: Root) -> Results:
     """Return the results of the run whose report was written last; raise `ValueError` if there is none."""
     rows, _ = runs.of(root)
     if not rows:
-        raise ValueError(f"--storage: {root} has no report of a run; run the pipeline first, or name a result")
+        raise ValueError(
+            f"--storage: {root} has no report of a run; train a model first: data-to-model run, or name a result"
+        )
     return Results.of(rows[-1]["uri"])

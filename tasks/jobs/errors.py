@@ -16,7 +16,7 @@ _LONGEST = 2000
 _ERROR_FILE = "error.txt"
 _MEMORY_ADVICE = (
     "use fewer --workers, a smaller batch_size, --set micro_batches=4 or --set loader=streaming "
-    "(docs/troubleshooting.md)"
+    "(Troubleshooting, in the documentation, has more)"
 )
 
 

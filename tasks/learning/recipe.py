@@ -39,7 +39,7 @@ class Data:
     test_fraction: Fraction = 0.2
     """User images in class folders without splits: share that becomes test rows."""
     max_megapixels: int = Field(default=MAX_MEGAPIXELS, ge=1, le=178)
-    """User images: those with more million pixels are left out as unreadable."""
+    """User images: the run leaves out larger ones, in million pixels; at most 178."""
 
     def __post_init__(self) -> None:
         sources.check_known(self.source)
@@ -60,7 +60,7 @@ class Split:
     validation_fraction: Fraction = 0.1
     """Probability with which a training row becomes a validation row, used to choose the best epoch."""
     max_quarantined: Share = 0.01
-    """Largest share of raw rows that preprocessing may leave out as unusable; above it, preprocessing fails."""
+    """Largest share of raw rows that may be unusable; if more are, the run stops."""
     group: Literal["none", "near-duplicates", "folder"] = "none"
     """User images that stay in one split: near-duplicates, such as bursts; or those of one folder below the class."""
 
@@ -85,11 +85,12 @@ class Training:
     """Passes over the training rows."""
     batch_size: int = Field(default=128, ge=0, le=2**24)
     """Rows per optimizer step, summed over all workers; 0: 32, or fewer, so that an epoch has 5 steps and skips few
-    rows."""
+    rows. Each epoch skips the rows that fill no batch, and shuffles anew."""
     micro_batches: int = Field(default=1, ge=1)
     """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
     start: variants.Start = variants.Random()
-    """Initial weights: random, pretrained, champion, champion:NAME, or a file that ends in .safetensors."""
+    """Initial weights: random; pretrained, as timm publishes them; champion, of the registered model; champion:NAME, of
+    another one; or a file or URI that ends in .safetensors. The head is new. A probe keeps the rest as it is."""
     ensemble: Literal["none", "probe"] = "none"
     """probe: average the model's probabilities with those of a probe on the initial weights; only with store=pixels and
     weights that are pretrained or from a file."""
@@ -103,7 +104,7 @@ class Training:
     """Share of each target spread evenly over all classes, in training only."""
     class_weights: _ClassWeights = "auto"
     """Weight of a row in the losses: 1 (none), or balanced: rows / (classes * rows of its class), so that every class
-    counts alike, in training and in the choice of the best epoch; auto: balanced if a class has 3 times the training
+    counts the same, in training and in the choice of the best epoch; auto: balanced if a class has 3 times the training
     rows of another."""
     augment: variants.Augment = variants.PixelAugment()
     """Random changes of images, in training only; of the kind of `data.store`."""
@@ -116,7 +117,7 @@ class Training:
     schedule for all `epochs`."""
     compile: _Switch = "auto"
     """Compile the training step with torch.compile, and keep the code for later runs; auto: on a GPU, from the third
-    epoch on, if that saves time."""
+    epoch on, if that saves time. On CPUs, on needs g++."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
     """Source of rows: memory, storage in each epoch, DataLoader, or Ray Data; auto: by data size and nodes."""
     seed: _Seed = 0
@@ -148,14 +149,14 @@ class Gate:
     """When a model is promoted: decides no result."""
 
     metric: Literal["auto", "accuracy", "balanced_accuracy", "macro_f1"] = "auto"
-    """What is compared on the test rows: accuracy; or mean recall or mean F1 of all classes, rare ones included; auto:
-    balanced_accuracy for a model that was trained with balanced class weights, else accuracy."""
+    """What the gate compares on the test rows: accuracy; or mean recall or mean F1 of all classes, rare ones included;
+    auto: balanced_accuracy for a model with balanced class weights, else accuracy."""
     minimum: Share = 0.9
     """A model whose metric is lower is never promoted."""
     tolerance: Share = 0.0
-    """How far below the metric of the champion a challenger's may be; several promotions may add up."""
+    """How far a new model's metric may fall below the champion's; several promotions may add up."""
     max_p_value: Share | None = None
-    """Largest p-value of the exact test at which a challenger that is better than the champion is promoted; 0: no test.
+    """Largest p-value of the exact test with which the gate promotes a better model; 0: no test.
     Unset: no test for the champion's recipe on other data with no fewer rows, else 0.05. Ignored with `tolerance`."""
     classes_may_go: bool = False
     """Whether a model without some classes of the champion may replace it."""
@@ -173,7 +174,7 @@ class Resources:
     accelerator_type: str = ""
     """GPU type of every worker, in Ray's terms, such as A100; empty: any."""
     cpus_per_worker: float = Field(default=0.0, ge=0)
-    """CPUs of every worker, in Ray's terms; 0: its share of a node."""
+    """CPUs of every worker, in Ray's terms; 0: its share of a node, with a GPU at most 4."""
 
     def __post_init__(self) -> None:
         if self.accelerator_type and self.device == "cpu":

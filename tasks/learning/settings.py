@@ -156,7 +156,7 @@ def _settings() -> dict[str, _Setting]:
     for name, setting in _fields(Recipe, ()):
         before = settings.get(name, setting)
         variants = tuple(dict.fromkeys(before.variants + setting.variants))
-        settings[name] = dataclasses.replace(setting, variants=variants)
+        settings[name] = dataclasses.replace(before, variants=variants)
     return settings
 
 

@@ -189,7 +189,7 @@ def wrap_user_errors() -> Iterator[None]:
 
 def _import_advice(error: Exception) -> str:
     advice = f"; install it, or put it into a folder with {_MAIN}, name the folder and import it with a dot"
-    return f"{advice} (docs/your-recipe.md)" if isinstance(error, ImportError) else ""
+    return advice if isinstance(error, ImportError) else ""
 
 
 def line_in(error: BaseException) -> str:

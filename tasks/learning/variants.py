@@ -123,7 +123,7 @@ class _Scheduled:
     """Optimizer whose learning rate rises to its peak and falls to almost 0 by the end of all epochs."""
 
     learning_rate: float = Field(default=2e-3, gt=0)
-    """Peak of the schedule."""
+    """Peak of the schedule, a cosine from 1/25 of the peak up to it, then down to almost 0."""
     weight_decay: float = Field(default=1e-2, ge=0)
     """Decay of the weights: decoupled, times the learning rate (AdamW), or added to the gradient (SGD)."""
     schedule: Literal["one-cycle", "warmup-constant-decay"] = "one-cycle"
@@ -181,18 +181,18 @@ Optimizer = Annotated[AdamW | SGD | Own, Field(discriminator="kind")]
 @group
 class _Augment:
     max_shift: int = Field(default=2, ge=0)
-    """Each image moves by up to this many pixels."""
+    """In training, each image moves by up to this many pixels."""
     flip: Literal["none", "horizontal"] = "none"
-    """horizontal: each image is mirrored left to right with probability 1/2."""
+    """horizontal: mirror each training image left to right with probability 1/2."""
     policy: Literal["none", "trivial"] = "none"
     """trivial: one random change of each image, of random strength (torchvision's TrivialAugmentWide)."""
     erasing: Share = 0.0
     """Share of the images in which a random rectangle becomes black (torchvision's RandomErasing)."""
     mixup: float = Field(default=0.0, ge=0)
-    """Alpha of MixUp: each image is blended with another of its batch, and so are their labels; 0: off."""
+    """Alpha of MixUp: blend each image, and its label, with another of its batch; usual: 0.2; 0: off."""
     cutmix: float = Field(default=0.0, ge=0)
-    """Alpha of CutMix: a rectangle of each image comes from another of its batch, with its share of the label; 0: off.
-    With `mixup`, each batch gets one of the two."""
+    """Alpha of CutMix: a rectangle of each image comes from another of its batch, with its share of the label; usual:
+    1; 0: off. With `mixup`, each batch gets one of the two."""
 
 
 @group

@@ -82,7 +82,10 @@ def _answers(address: str, root: Root) -> tuple[int, list[str]]:
         if _NODES in line:
             answer = json.loads(line.partition(_NODES)[2])
             return answer["nodes"], answer["problems"]
-    raise ValueError(f"{where}: a job cannot run there ({status}): {lines[-1].strip()}; see docs/cluster.md")
+    raise ValueError(
+        f"{where}: a job cannot run there ({status}): {lines[-1].strip()}; install requirements.lock in the Python "
+        "that runs ray start"
+    )
 
 
 def versions() -> dict[str, str | None]:

@@ -68,13 +68,13 @@ def test_every_sort_of_change_is_told_by_digest(photos: Path, root: Root, capsys
         "added": ["train/cat/6 again.png", "train/cat/new.png"],
         "removed": ["train/cat/0.png"],
         "renamed": ["train/cat/one.png"],
-        "relabelled": ["train/cat/5.png", "train/dog/2 of cats.png", "train/dog/5.png"],
+        "relabeled": ["train/cat/5.png", "train/dog/2 of cats.png", "train/dog/5.png"],
         "moved": ["test/dog/from train.png"],
         "changed": ["train/dog/4.png"],
     }
     (row,) = document["data"]["renamed"]
     assert row == {"file": "train/cat/one.png", "class": "cat", "split": "train", "file_before": "train/cat/1.png"}
-    assert document["data"]["by_class"]["relabelled"] == {"cat -> dog": 2, "dog -> cat": 1}
+    assert document["data"]["by_class"]["relabeled"] == {"cat -> dog": 2, "dog -> cat": 1}
     assert document["data"]["by_class"]["removed"] == {"cat": 1}
     assert app.main(words=["diff", before, after, "--storage", root]) == 0
     assert "removed in the data (1)\n  train/cat/0.png  cat" in capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_rows_of_parquet_are_told_by_their_pixels_wherever_they_stand(tmp_path: 
     assert document["data"]["unit"] == "row" and names(document) == {
         "added": ["test.parquet row 11", "train.parquet row 11"],
         "removed": ["test.parquet row 2", "train.parquet row 2"],
-        "relabelled": ["train.parquet row 4"],
+        "relabeled": ["train.parquet row 4"],
     }
     assert document["changes"][0] == "data: 2 rows added: dog 2"
 
@@ -129,7 +129,7 @@ def flip_labels(photos: Path) -> None:
     ("settings", "change", "named"),
     [
         ({"learning_rate": 0.5}, lambda photos: None, ["recipe: learning_rate 0.002 -> 0.5"]),
-        ({}, flip_labels, ["data: 8 files relabelled: cat -> dog 8"]),
+        ({}, flip_labels, ["data: 8 files relabeled: cat -> dog 8"]),
     ],
     ids=["learning rate", "labels"],
 )

@@ -35,7 +35,7 @@ def test_the_cluster_fits_the_schema_of_kuberay_and_has_the_ray_of_the_lock() ->
         "tlsOptions": "RayClusterMTLS",
         "networkPolicy": "RayClusterNetworkPolicy",
     }
-    assert all(f"`{gate}`" in (CHECKOUT / "docs/deploy.md").read_text() for gate in gates.values())
+    assert all(f"`{gate}`" in (CHECKOUT / "docs/server.md").read_text() for gate in gates.values())
     assert f"\nray=={cluster['spec']['rayVersion']} " in (CHECKOUT / "requirements.lock").read_text()
 
 

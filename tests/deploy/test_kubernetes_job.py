@@ -33,7 +33,7 @@ asyncio.run(submit())
 def test_a_job_has_no_password_in_clear_and_queues_an_evicted_run_again_with_the_settings_of_the_docs(
     tmp_path: Path,
 ) -> None:
-    text = (CHECKOUT / "docs" / "deploy.md").read_text()
+    text = (CHECKOUT / "docs/server.md").read_text()
     env = os.environ | dict(re.findall(r"(PREFECT_INTEGRATIONS_KUBERNETES_\w+)=([\w-]+)", text))
     env |= {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:9/api"}
     command = [sys.executable, "-c", _SUBMIT, str(CHECKOUT / "deploy" / "kubernetes-work-pool.json")]

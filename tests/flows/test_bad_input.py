@@ -116,7 +116,7 @@ REQUESTS = [
     Bad("predict --data {raw} --split nosuch", "--split ... test ... 'nosuch'"),
     Bad("predict --data {raw} --min-confidence 0", "--min-confidence must be above 0 and at most 1, got 0.0"),
     Bad("predict --data {raw} --max-distance -1", "--max-distance must be at least 0 and at most 2, got -1.0"),
-    Bad("predict --data {raw}", "--model ... has no champion; run the pipeline first"),
+    Bad("predict --data {raw}", "--model ... has no champion; train a model first: data-to-model run"),
     Bad("predict --data {raw} --model champion:../x", "--model ... registered model ... '../x'"),
     Bad("predict --data {raw} --model {raw}", "--model ... of kind checkpoint ... {raw} of kind raw"),
     Bad("predict --data {raw} --model {own}", "--model ... {own}: my.py:f@0123456789ab ... PIPELINE_USER_CODE to"),

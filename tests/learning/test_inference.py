@@ -91,7 +91,7 @@ def test_champion_without_a_name_is_the_only_one_of_the_usual_root(
 ) -> None:
     monkeypatch.setenv("PIPELINE_STORAGE", str(root))
     assert torch.equal(inference.load().classifier.mean, inference.load("champion:mnist").classifier.mean)
-    with pytest.raises(ValueError, match="has no champion; run the pipeline first$"):
+    with pytest.raises(ValueError, match="has no champion; train a model first: data-to-model run$"):
         inference.load("champion", storage=str(tmp_path))
 
 

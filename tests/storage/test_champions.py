@@ -76,12 +76,16 @@ def test_rollback_goes_further_back_each_time_until_there_is_no_earlier_champion
 
 
 def test_a_registered_model_without_a_champion_is_refused_with_the_names_of_those_that_have_one(root: Root) -> None:
-    with pytest.raises(ValueError, match=f"^{root} has no champion of 'mnist'; run the pipeline first$"):
+    with pytest.raises(
+        ValueError, match=f"^{root} has no champion of 'mnist'; train a model first: data-to-model run$"
+    ):
         champions.require_champion(root, "mnist")
     decision = history("A")[0]
+    registry.append(root, "mnist", decision.model_copy(update={"champion": None, "promoted": False}))
+    with pytest.raises(ValueError, match="no champion of 'mnist'; no model has passed the gate "):
+        champions.require_champion(root, "mnist")
     for name in ("cifar10", "photos-0a1b2c3d"):
         registry.append(root, name, decision)
-    registry.append(root, "mnist", decision.model_copy(update={"champion": None, "promoted": False}))
     registry.append(root, "damaged", decision)
     files.put(root.child("registry/damaged/000001.json"), b"{}")
     assert champions.require_champion(root, "cifar10") == decision.champion

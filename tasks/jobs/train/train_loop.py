@@ -64,7 +64,7 @@ def train(stage: Train, prepared: Manifest, attempt: URI, context: RankContext) 
         if recipe.resources.step == "auto" and reason:
             recipe = dataclasses.replace(recipe, resources=dataclasses.replace(recipe.resources, step="eager"))
             if rank == 0:
-                events.write_line(f"steps are eager, not CUDA graphs, with {reason} (docs/gpu.md)")
+                events.write_line(f"steps are eager, not CUDA graphs, with {reason}")
     elif recipe.finetuning.compile == "on":
         keep_compiled_code()
         devices.check_compiler(where=f"node {platform.node()}")

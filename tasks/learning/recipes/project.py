@@ -7,7 +7,7 @@ from tasks.learning.sources import USER_IMAGES
 
 
 def mnist_resnet18() -> Recipe:
-    """Return ResNet-18 on all of MNIST: 99.3 % test accuracy and more in three epochs on a CPU."""
+    """Return ResNet-18 on all of MNIST: 99.3% test accuracy and more in three epochs on a CPU."""
     return Recipe(
         name="mnist-resnet18",
         data=Data(source="mnist"),
