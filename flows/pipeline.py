@@ -31,6 +31,7 @@ from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import flow_options, refused
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
+from tasks.orchestration.tracking import track
 from tasks.planning.make_plan import default_storage
 from tasks.planning.plan import Plan
 from tasks.predict import predict
@@ -105,7 +106,9 @@ def run(plan: Plan) -> Any:
         )
         register_as, command = plan.register_as, plan.command
         page = report(evaluation, decision, recipe, model, register_as=register_as, command=command, limits=limits)
-        return outcome(summarize(plan, files, steps, decision, page))
+        summary = summarize(plan, files, steps, decision, page)
+    track(plan.root, model)
+    return outcome(summary)
 
 
 def prepare(plan: Plan, runner: Runner) -> DatasetURI:

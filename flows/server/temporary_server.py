@@ -110,6 +110,7 @@ def check_api() -> str:
     Call it before anything else imports Prefect, which prints a long warning about a home that cannot be created.
     """
     warnings.filterwarnings("ignore", "Failed to create the Prefect home")
+    from prefect.client.base import ServerType
     from prefect.client.orchestration import get_client
     from prefect.context import get_settings_context
     from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
@@ -121,13 +122,18 @@ def check_api() -> str:
     profile = get_settings_context().profile
     origin = "the environment" if os.environ.get("PREFECT_API_URL") else f".env or prefect.toml in {Path.cwd()}"
     origin = f"Prefect's profile {profile.name}" if profile.settings.get(PREFECT_API_URL) == url else origin
-    advice = "correct it and PREFECT_API_AUTH_STRING, or set PREFECT_API_URL= (empty) to use a temporary server"
+    advice = (
+        "correct it and PREFECT_API_AUTH_STRING or PREFECT_API_KEY, or set PREFECT_API_URL= (empty) to use a temporary "
+        "server"
+    )
     try:
         with (
             temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
             get_client(httpx_settings={"timeout": 5}, sync_client=True) as client,
         ):
-            return f"{redact(url)} responds, version {client.api_version()}"
+            client.read_flows(limit=1)  # with the key; Prefect Cloud tells no version
+            is_cloud = client.server_type is ServerType.CLOUD
+            return f"{redact(url)} responds{'' if is_cloud else f', version {client.api_version()}'}"
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
