@@ -164,8 +164,8 @@ def _programs() -> Path:
 
 
 def _add_scheduled(checkout: Path, photos: Path) -> None:
-    """Put the deployment of docs/images.md into deployments.yaml twice, each minute by cron and by interval."""
-    (block,) = re.findall(r"```yaml\n(deployments:\n.*?)```", (CHECKOUT / "docs" / "images.md").read_text(), re.DOTALL)
+    """Put the deployment of docs/retrain.md into deployments.yaml twice, each minute by cron and by interval."""
+    (block,) = re.findall(r"```yaml\n(deployments:\n.*?)```", (CHECKOUT / "docs" / "retrain.md").read_text(), re.DOTALL)
     (by_cron,) = yaml.safe_load(block)["deployments"]
     by_cron["name"] = "by-cron"
     by_cron["parameters"] = {**by_cron["parameters"], "data": str(photos), "settings": _SMALL_PHOTOS, "workers": 0}

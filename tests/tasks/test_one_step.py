@@ -11,8 +11,8 @@ from storage.uri import Root
 from tasks.runners.runner import run_once
 from tests.runs import CHECKOUT
 
-PAGE = (CHECKOUT / "docs/notebook.md").read_text()
-CALLS, PRINT, PLAN = re.findall(r"```\w+\n(.*?)```", PAGE, re.DOTALL)
+PAGE = (CHECKOUT / "docs/python.md").read_text()
+_COMMANDS, CALLS, PRINT, PLAN = re.findall(r"```\w+\n(.*?)```", PAGE, re.DOTALL)
 QUICK = ('"mnist-sample-resnet18")', '"mnist-sample-resnet18"), {"model": "small-cnn", "epochs": 1})')
 """The recipe in the page's calls, and another that takes seconds."""
 
