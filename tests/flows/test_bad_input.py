@@ -142,7 +142,7 @@ REQUESTS = [
     Bad("ls runs raw --storage {root}", "kind: runs cannot be listed with raw; list it alone"),
     Bad("ls runs --html . --storage {root}", "--html must be a file, got the folder .; add a name"),
     Bad("ls --html runs.html --storage {root}", "--html is only for runs; use: ls runs"),
-    Bad("history letters --storage {root}", "registered model: {root} has no decision on 'letters'; run"),
+    Bad("history letters --storage {root}", "registered model: {root} has no decision on 'letters'; train a model"),
     Bad("rollback digits/1.json --storage {root}", "registered model: {root} has no decision on 'digits/1.json'"),
     Bad("ls checkpoints", "KIND ... 'checkpoints'; did you mean checkpoint?"),
     Bad("ls --storage gopher://x", "--storage ... gopher://x"),
