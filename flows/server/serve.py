@@ -26,7 +26,7 @@ def main(storage: str, model: str, *, host: str, port: int, queue: int, megabyte
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
     with contextlib.suppress(KeyboardInterrupt):
         with exits.refused_if_invalid():
-            model_requests.require_packages("serve", "onnxruntime", "prometheus_client", "uvicorn", extra="serve")
+            model_requests.require_packages("serve", "onnxruntime", "prometheus_client", "uvicorn")
             if host not in LOOPBACK and not password:
                 raise ValueError(f"--host {host} lets other machines in: set {PASSWORD}, or omit --host")
             socket = bound(host, port)

@@ -47,7 +47,7 @@ def track(root: Root, registered_model: str) -> None:
         _Tracker(root, registered_model).update()
     except Exception as error:  # all results are committed, whether the server answers now or not
         is_installed = not isinstance(error, ModuleNotFoundError)
-        advice = "check the server" if is_installed else 'run: pip install "data-to-model[mlflow]"'
+        advice = "check the server" if is_installed else "run: pip install mlflow-skinny"
         reason = redact_text(" ".join(str(error).split()))
         message = "WARNING: not logged to MLflow at %s (%s); %s, and the next run logs what is missing"
         logger().warning(message, redact(address), reason, advice)

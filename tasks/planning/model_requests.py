@@ -176,12 +176,11 @@ def resolve_export(*, storage: str, model: str) -> Export:
         )
     user_code.check_listed()
     model_check.check_code(checkpoint, option="model")
-    require_packages("export", "onnx", "onnxruntime", "onnxscript", extra="onnx")
+    require_packages("export", "onnx", "onnxruntime", "onnxscript")
     return request
 
 
-def require_packages(command: str, *names: str, extra: str) -> None:
-    """Raise `ValueError` with the next step if a package that `command` needs is not installed."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise ValueError(f'{command} needs {name}: pip install "data-to-model[{extra}]"')
+def require_packages(command: str, *names: str) -> None:
+    """Raise `ValueError` with the next step if packages that `command` needs are not installed."""
+    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+        raise ValueError(f"{command} needs {', '.join(missing)}; run: pip install {' '.join(missing)}")
