@@ -17,15 +17,15 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 DOCS = CHECKOUT / "docs"
 
 LIMITS: dict[str, float] = {
-    "pronoun that of, those of": 40,
-    "phrases nobody says": 20,
-    "spelling": 20,
-    "links named after a file": 44,
-    "long sentences, percent": 15,
-    "passive sentences, percent": 21,
-    "options described twice": 62,
-    "words of the site": 51_500,
-    "longest page of the site, words": 5_100,
+    "pronoun that of, those of": 2,
+    "phrases nobody says": 1,
+    "spelling": 0,
+    "links named after a file": 0,
+    "long sentences, percent": 8,
+    "passive sentences, percent": 7,
+    "options described twice": 1,
+    "words of the site": 28_200,
+    "longest page of the site, words": 2_650,
 }
 """What each count may be at most; lower one whenever it can be lowered."""
 
@@ -93,8 +93,8 @@ def name(page: Path) -> str:
 
 
 def num_words(page: Path) -> int:
-    """Return how many words a page has, with its code and tables, without front matter."""
-    return len(_body(page).split())
+    """Return how many words a page has, with its code and tables, without front matter and what only draws tables."""
+    return sum(any(map(str.isalnum, word)) for word in _body(page).split())
 
 
 def _body(page: Path) -> str:
@@ -180,7 +180,7 @@ if __name__ == "__main__":
         print(*(f"{each.rule} | {each.place} | {each.text}" for each in findings()), sep="\n")
     for page in site():
         print(f"{num_words(page):7,}  {name(page)}")
-    print(f"{len(site()):7}  pages, {len(sorted((CHECKOUT / 'README.md').read_text().split())):,} words in README")
+    print(f"{len(site()):7}  pages, {num_words(CHECKOUT / 'README.md'):,} words in README")
     over = [count for count, number in counts().items() if number > LIMITS[count]]
     for count, number in counts().items():
         print(f"{number:>8,g}  of at most {LIMITS[count]:>8,g}: {count}{'   <-- too many' if count in over else ''}")

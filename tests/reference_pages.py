@@ -40,6 +40,7 @@ _RECIPES = """
 `--set field=value` changes a field of the recipe; a deployment has the parameter `settings`. You may give a field with
 its group (`gate.minimum=0.5`), and write `-` for `_`. Values are text, numbers, or `true`, `false`, `on` and `off`.
 `data-to-model recipes NAME` prints the fields of one recipe, also of [your own](../your-recipe.md).
+[Which recipe?](../choose-a-model.md#which-recipe)
 
 The groups say what a field decides. A field that decides a result is part of the result's
 [fingerprint](../concepts.md): with another value the result has another name.
@@ -144,7 +145,6 @@ def _recipes() -> str:
         head.partition("=")[0]: (head, meaning) for head, meaning in zip(described[::2], described[1::2], strict=True)
     }
     lines = ["# Which fields does a recipe have?", _REMADE, *_RECIPES.strip().split("\n"), ""]
-    lines += itertools.chain(*(_item(f"`{name}`: {about}") for name, _, _, about in recipes.table()[1:]))
     for title, own in (("for your own images", True), ("for MNIST and CIFAR-10", False)):
         names = [name for name in shipped if (shipped[name].data.source == "user-images") is own]
         lines += ["", f"## Recipes {title}", "", "All other fields have their default.", ""]

@@ -218,7 +218,7 @@ def test_root_in_use_and_champion_that_began_with_another_are_refused(
     marker = copy.child(f"{uses.FOLDER}/a.json")
     files.put(marker, b"[]")
     forget(copy, photos.parent / "5.png", code=2)
-    assert f"may go on: {marker}; wait for it, or delete" in capsys.readouterr().err
+    assert f"may continue: {marker}; wait for it, or delete" in capsys.readouterr().err
     files.remove(marker)
     (model,) = champions.registered_models(copy)
     train(photos, copy, "--set", f"start=champion:{model}", "--register-as", "warm")

@@ -163,7 +163,7 @@ class NextOptions(CopyOptions, FlowOptions):
     """List the unlabeled images whose labels would teach a model most.
 
     Chooses images whose class is uncertain and which differ from each other, by k-means of the
-    embeddings, weighted by uncertainty. Skips copies, and images that the model was trained on.
+    embeddings, weighted by uncertainty. Skips copies, and training images.
     """
 
     runs = "flows.cli.neighbors:next_to_label"
@@ -196,11 +196,11 @@ class SimilarOptions(FlowOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForgetOptions(FlowOptions):
-    """Delete everything that was made of an image, and retrain the champions without it.
+    """Delete everything made of an image, and retrain the champions without it.
 
     First move the image out of the folder of your images. The command trains each champion that
-    learned from it again, whatever the gate says. Then it deletes everything that was made of the
-    image, of a file with its pixels, or with such a model, and writes a certificate,
+    learned from it again, whatever the gate says. Then it deletes everything made of the image, of a
+    file with its pixels, or with such a model. It writes a certificate,
     <storage>/forgotten/<SHA-256>.json.
     """
 
@@ -209,8 +209,7 @@ class ForgetOptions(FlowOptions):
     If it is interrupted, run it again: it continues. Start no other run before it has finished.
 
     examples:
-      data-to-model forget ~/removed/17.jpg --dry-run
-      data-to-model forget 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"""
+      data-to-model forget ~/removed/17.jpg --dry-run"""
     image: Annotated[
         str, typer.Argument(metavar="FILE", help="the image, outside of the data's folder, or its SHA-256")
     ]
@@ -223,9 +222,8 @@ class ForgetOptions(FlowOptions):
 class ValueOptions(TableOptions, StorageOptions):
     """List the training images that cost a probe most: without them, its test metric is better.
 
-    Ranks all images by a Newton step, and fits the probe again without each of the first ones.
-    Points and loss are the differences. Finally it leaves out all listed images that raise the test
-    loss, together.
+    Ranks all images by a Newton step, and fits the probe again without each of the first ones. At
+    last it leaves out all listed images that raise the test loss, together.
     """
 
     runs = "flows.cli.value:value"
@@ -253,8 +251,7 @@ class ExportOptions(StorageOptions):
     runs = "flows.cli.start:export"
     epilog = """
     examples:
-      data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
-      data-to-model export data/checkpoints/mnist-resnet18-e2b527dc0150"""
+      data-to-model export champion:photos                         model.onnx, its card, and preprocess.py"""
     model: Annotated[str, typer.Argument(metavar="MODEL", help=f"the checkpoint: {NAMED}")]
 
 
@@ -262,8 +259,8 @@ class ExportOptions(StorageOptions):
 class MistakesOptions(CopyOptions, StorageOptions):
     """List the test images that a model gets wrong.
 
-    The most confident mistake comes first. --copy-to copies your files if they have not changed,
-    else the stored pixels as PNG.
+    The most confident mistake comes first. --copy-to copies your files, or the stored pixels as PNG
+    if a file has changed.
     """
 
     runs = "flows.cli.comparing:mistakes"
@@ -271,12 +268,10 @@ class MistakesOptions(CopyOptions, StorageOptions):
     examples:
       data-to-model mistakes                                       of the latest run, worst first
       data-to-model mistakes champion:photos --class dog --as cat --copy-to ./look-at
-      data-to-model mistakes data/evaluations/photos-images-finetune-f747d2fe2e4a --csv mistakes.csv"""
+      data-to-model mistakes --csv mistakes.csv"""
     run: Annotated[
         Text,
-        typer.Argument(
-            metavar="RUN", help=f"any result of the run: {NAMED} (default: the run whose report was written last)"
-        ),
+        typer.Argument(metavar="RUN", help=f"any result of the run: {NAMED} (default: the latest run)"),
     ] = None
     label: Annotated[
         Text, typer.Option("--class", metavar="CLASS", help="only rows of this class (default: of all classes)")
@@ -290,9 +285,8 @@ class MistakesOptions(CopyOptions, StorageOptions):
 class DiffOptions(StorageOptions):
     """Show what changed between two results or runs, and why.
 
-    Compares the images (added, removed, renamed, relabeled, moved to another split, changed), the
-    recipe, code, versions and hardware; then the metrics on the test rows that both models
-    predicted, and the rows that got better or worse.
+    Compares images, recipe, code, versions and hardware. Then it compares the metrics on the test
+    rows that both models predicted, and lists the rows that got better or worse.
     """
 
     runs = "flows.cli.comparing:diff"
@@ -308,8 +302,7 @@ class DiffOptions(StorageOptions):
 class StatusOptions(StorageOptions):
     """Say what keeps the model from staying fresh, for cron, probes and people.
 
-    For example: no run has succeeded for too long, a schedule is paused or late, no worker runs,
-    the gate rejected five models in a row for the same reason, or the disk is full.
+    Such as: no run has succeeded for too long, no worker runs, the disk is full.
     """
 
     runs = "flows.server.status:main"

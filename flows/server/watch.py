@@ -127,7 +127,7 @@ def _restarted(client: SyncPrefectClient, run: FlowRun) -> State[None]:
 
 
 def _cancelled() -> State[None]:
-    return Cancelled(message="its process ended while the run was being cancelled")
+    return Cancelled(message="its process ended while it was being canceled")
 
 
 def count_heartbeats(client: SyncPrefectClient, run: FlowRun) -> int:

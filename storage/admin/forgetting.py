@@ -75,7 +75,7 @@ def check_no_run(root: Root, *, now: float) -> None:
     markers = uses.markers(root, since=now - uses.DAYS * 24 * 3600)
     if names := [uri for uri in markers if uri.name != f"{uses.FORGETTING}.json"]:
         raise ValueError(
-            f"--storage: a run uses {root}, or ended early and may go on: {first(names, _SHOWN)}; wait for it, or "
+            f"--storage: a run uses {root}, or ended early and may continue: {first(names, _SHOWN)}; wait for it, or "
             "delete the file of a run that has ended, then run the same command again"
         )
 

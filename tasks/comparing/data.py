@@ -49,7 +49,9 @@ def compare(a: Results, b: Results) -> JSON:
     elif _shape(a) == _shape(b):
         unit, read = "row", _rows
     else:
-        raise ValueError("rows are compared by their pixels, and the sizes of the images differ; prepare both alike")
+        raise ValueError(
+            "rows are compared by their pixels, and the sizes of the images differ; prepare both in the same way"
+        )
     first, second = (read(side, table) for side, table in zip((a, b), sources, strict=True))
     pairs = []
     for keys in _KEYS:

@@ -137,7 +137,7 @@ def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
     raw = catalog.committed(uri, option="--data", kinds=("raw",))
     source, name = recipe.data.source, uri.stem
     if name != sources.name_of(source) and (source != sources.USER_IMAGES or "listing" not in raw.parameters):
-        raise ValueError(f"--data must be of data set {source!r}, got {uri} of {name!r}; choose another --recipe")
+        raise ValueError(f"--data must be of source {source!r}, got {uri} of {name!r}; choose another --recipe")
     metadata = raw.columns["metadata"]
     _check_shift(recipe, side=min(images.shape_of(metadata)[:2]))
     store = images.store_of(metadata)

@@ -31,11 +31,11 @@ class Data:
     source: str
     """A module of `tasks.learning.sources`, `user-images` for `--data`, or `own(SOURCE)`."""
     image_size: int = Field(default=0, ge=0, le=4096)
-    """User images: pixels per side after resizing; 0: as the weights of start=pretrained were trained on, else 64."""
+    """User images: pixels per side after resizing; 0: the size that start=pretrained was trained on, else 64."""
     channels: Literal[1, 3] = 3
     """User images: 1 converts all of them to gray, 3 to RGB."""
     store: Literal["pixels", "files"] = "pixels"
-    """User images: stored as pixels of `image_size`, or as unchanged files that are decoded in every epoch."""
+    """User images: store pixels of `image_size`, or unchanged files, which every epoch decodes."""
     test_fraction: Fraction = 0.2
     """User images in class folders without splits: share that becomes test rows."""
     max_megapixels: int = Field(default=MAX_MEGAPIXELS, ge=1, le=178)
@@ -56,13 +56,13 @@ class Split:
     """Training and validation rows: decides prepared datasets."""
 
     split_seed: _Seed = 0
-    """Seed of the choice of validation rows and of the order in which rows are stored."""
+    """Seed of the choice of validation rows and of the order of stored rows."""
     validation_fraction: Fraction = 0.1
     """Probability with which a training row becomes a validation row, used to choose the best epoch."""
     max_quarantined: Share = 0.01
     """Largest share of raw rows that may be unusable; if more are, the run stops."""
     group: Literal["none", "near-duplicates", "folder"] = "none"
-    """User images that stay in one split: near-duplicates, such as bursts; or those of one folder below the class."""
+    """User images that stay in one split: near-duplicates, such as bursts; or images of one folder below the class."""
 
 
 @group
@@ -87,17 +87,17 @@ class Training:
     """Rows per optimizer step, summed over all workers; 0: 32, or fewer, so that an epoch has 5 steps and skips few
     rows. Each epoch skips the rows that fill no batch, and shuffles anew."""
     micro_batches: int = Field(default=1, ge=1)
-    """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
+    """Pieces in which each worker computes its share of a batch; more pieces take less memory."""
     start: variants.Start = variants.Random()
     """Initial weights: random; pretrained, as timm publishes them; champion, of the registered model; champion:NAME, of
     another one; or a file or URI that ends in .safetensors. The head is new. A probe keeps the rest as it is."""
     ensemble: Literal["none", "probe"] = "none"
-    """probe: average the model's probabilities with those of a probe on the initial weights; only with store=pixels and
-    weights that are pretrained or from a file."""
+    """probe: average the model's probabilities with the ones of a probe on the initial weights. Only with store=pixels,
+    and weights that are pretrained or from a file."""
     freeze_epochs: int = Field(default=0, ge=0)
-    """First epochs that train only the model's head; its backbone keeps the weights that it started from."""
+    """First epochs that train only the model's head."""
     backbone_lr_scale: float = Field(default=1.0, gt=0)
-    """Learning rate of the backbone, as a multiple of that of the head."""
+    """Learning rate of the backbone, as a multiple of the head's."""
     optimizer: variants.Optimizer = variants.AdamW()
     """AdamW, or SGD with Nesterov's momentum."""
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
@@ -152,7 +152,7 @@ class Gate:
     """What the gate compares on the test rows: accuracy; or mean recall or mean F1 of all classes, rare ones included;
     auto: balanced_accuracy for a model with balanced class weights, else accuracy."""
     minimum: Share = 0.9
-    """A model whose metric is lower is never promoted."""
+    """The gate promotes no model with a lower metric."""
     tolerance: Share = 0.0
     """How far a new model's metric may fall below the champion's; several promotions may add up."""
     max_p_value: Share | None = None
@@ -167,10 +167,10 @@ class Resources:
     """What a worker gets, and how fast: decides no result."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of every worker: a whole GPU (cuda), none (cpu), or auto: a GPU wherever Ray has any now."""
+    """Device of every worker: a whole GPU (cuda), none (cpu), or a GPU wherever Ray has any now (auto)."""
     step: Literal["auto", "eager", "graph"] = "auto"
-    """Launch of a step on a GPU: kernel by kernel (eager), or as CUDA graphs (one worker, rows in memory, a model that
-    never waits for the GPU); auto: as graphs where possible, except for a model of your own."""
+    """Launch of a step on a GPU: kernel by kernel (eager), or as CUDA graphs. They need one worker, rows in memory, and
+    a model that never waits for the GPU. auto: graphs where possible, except for a model of your own."""
     accelerator_type: str = ""
     """GPU type of every worker, in Ray's terms, such as A100; empty: any."""
     cpus_per_worker: float = Field(default=0.0, ge=0)
@@ -195,7 +195,7 @@ class Recipe:
     model: Annotated[str, AfterValidator(models.canonical)]
     """Name of the model: a module of `tasks.learning.models`, `timm/NAME`, or `own(factory)`."""
     training: Annotated[Training | Probe, Field(discriminator="kind")]
-    """How the weights are found: finetune, by gradient steps for all layers; or probe, only a new head, in seconds."""
+    """finetune: train all layers by gradient steps; probe: fit only a new head, in seconds."""
     gate: Gate = Gate()
     resources: Resources = Resources()
     origin: str | None = None

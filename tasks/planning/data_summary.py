@@ -14,7 +14,7 @@ from tasks.images.user_images import UserImages
 from tasks.learning import sources
 from tasks.planning.plan import Plan
 
-_PUBLISHED = "as the data set was published"
+_PUBLISHED = "as published with the source"
 
 
 def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:

@@ -206,7 +206,7 @@ def _floor(compared: _Compared, gate: Gate, *, is_first: bool) -> tuple[bool, st
     reached = f"{shown} reaches the minimum {minimum:.4f}"
     name, always = compared.rows.largest_class()
     other = always[METRICS[compared.metric]]
-    largest = f"{other:.4f}, that of always predicting {name!r}, the largest class of the test rows"
+    largest = f"{other:.4f}, the score of always predicting {name!r}, the largest class of the test rows"
     if score <= other:
         return False, f"{shown} is not above {largest}"
     if is_first and (chance := compared.rows.chance(compared.metric)) > _MAX_CHANCE:

@@ -96,7 +96,7 @@ class ClusterRunner:
                     if not is_evicted:
                         client.stop_job(name)
                     else:
-                        text = "job %s goes on: the same request attaches to it, `ray job stop %s` ends it"
+                        text = "job %s continues: the same request attaches to it, `ray job stop %s` ends it"
                         logger().warning(text, name, name)
             raise
 

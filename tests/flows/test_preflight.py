@@ -65,7 +65,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
 def test_successful_checks_say_what_the_run_will_do(check: Check) -> None:
     found = check("--set", "seed=3", "--set", "epochs=7")
     assert found["Prefect"] == "a temporary server for this run"
-    assert found["data"] == "the bundled sample of 7,000 MNIST digits, not the full data set"
+    assert found["data"] == "the bundled sample of 7,000 MNIST digits, not all of MNIST"
     assert "GB free in" in found["disk"]
     assert found["request"] == "recipe mnist-sample-resnet18 epochs=7 seed=3"
     fields = dict(field.split("=") for field in found["recipe"].split())

@@ -31,7 +31,7 @@ _INCOMPLETE = _BALANCED | {"test": {"cat": 0, "dog": 6}}
         (
             "prepared",
             {"class_counts": _UNBALANCED},
-            "unbalanced classes: 240 training rows of cat, 60 of dog; unless class_weights=none, they count alike",
+            "unbalanced classes: 240 training rows of cat, 60 of dog; unless class_weights=none, they count the same",
         ),
         ("prepared", {"class_counts": _INCOMPLETE}, "classes without test rows: cat"),
         ("prepared", {"test_rows_in_train": {"count": 0, "ids": []}}, ""),

@@ -101,7 +101,7 @@ def test_what_cannot_be_continued_starts_again_and_says_why(
     with caplog.at_level("INFO"):
         assert raw.train(longer) == [1, 2, 3]
     why = "the learning rate depends on the number of epochs without schedule=warmup-constant-decay"
-    assert f"trains all epochs, also those of {one_cycle.target.name}: {why}" in caplog.text
+    assert f"trains all epochs, also the ones of {one_cycle.target.name}: {why}" in caplog.text
     assert not manifest.load(longer.target).files_of("constant/")
     short, longer, other = (to_train(tmp_path, prepared, *how) for how in ((2,), (3,), (3, 1)))
     raw.train(short)

@@ -182,7 +182,7 @@ def test_balanced_accuracy_is_tested_exactly_and_three_rows_of_a_rare_class_are_
 def test_what_is_not_better_than_the_largest_class_is_not_promoted_even_where_there_is_no_champion(
     contest: Contest, metric: str, metric_name: str, always: str
 ) -> None:
-    beaten = f"{always}, that of always predicting 'cat', the largest class of the test rows"
+    beaten = f"{always}, the score of always predicting 'cat', the largest class of the test rows"
     decision = contest.decide(contest.model("always-cat", *ALWAYS_CAT), GATE | {"metric": metric})
     assert (decision.promoted, decision.champion) == (False, None)
     assert decision.reason == f"{metric_name} {always} is not above {beaten}"

@@ -38,7 +38,7 @@ def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(c
     assert decision.difference and (decision.num_excluded, decision.difference.num_rows) == (28, 32)
     warm = contest.model("warm", *MEMORIZED, initial=contest.model("middle", initial=champion))
     decision = contest.decide(warm, ANY)
-    assert decision.reason.startswith("test accuracy 0.5000 is not above 0.6250, that of always predicting")
+    assert decision.reason.startswith("test accuracy 0.5000 is not above 0.6250, the score of always predicting")
     assert "they were training or validation rows: 28 of this model" in decision.reason, "its first model's rows"
 
 

@@ -126,5 +126,5 @@ def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_o
     trains()
     (job,) = cluster.jobs
     assert cluster.stopped == [job] * is_stopped
-    message = f"job {job} goes on: the same request attaches to it, `ray job stop {job}` ends it"
+    message = f"job {job} continues: the same request attaches to it, `ray job stop {job}` ends it"
     assert (message in caplog.messages) is not is_stopped

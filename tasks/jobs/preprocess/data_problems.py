@@ -123,7 +123,7 @@ def _class_balance(prepared: PreparedStatistics) -> Iterator[DataProblem]:
     if train and train[-1][0] >= IMBALANCE * train[0][0]:
         (fewest, smallest), (most, largest) = train[0], train[-1]
         rows = f"{most:,} training rows of {largest}, {fewest:,} of {smallest}"
-        yield DataProblem(summary=f"unbalanced classes: {rows}; unless class_weights=none, they count alike")
+        yield DataProblem(summary=f"unbalanced classes: {rows}; unless class_weights=none, they count the same")
 
 
 def _named(names: Sequence[str], total: int) -> tuple[str, ...]:

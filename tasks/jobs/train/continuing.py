@@ -72,4 +72,4 @@ def _copy(uri: CheckpointURI, stage: Train, *, trained_on: str, workers: int) ->
 
 
 def _again(uri: CheckpointURI, why: str) -> str:
-    return f"trains all epochs, also those of {uri.name}: {why}"
+    return f"trains all epochs, also the ones of {uri.name}: {why}"

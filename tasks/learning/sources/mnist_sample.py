@@ -19,5 +19,5 @@ SOURCE = Source(
     classes=CLASSES,
     image_shape=(28, 28, 1),
     read=read_idx,
-    notice="the bundled sample of 7,000 MNIST digits, not the full data set",
+    notice="the bundled sample of 7,000 MNIST digits, not all of MNIST",
 )
