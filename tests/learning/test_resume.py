@@ -42,6 +42,20 @@ def test_a_schedule_of_ones_own_goes_on_where_it_was(digits: dict[str, Split], t
     assert rates[0] == rates[1] < history[0].learning_rate
 
 
+@pytest.mark.parametrize("after", [1, 3])
+def test_more_epochs_go_on_with_a_backbone_that_was_frozen_and_has_its_own_rate(
+    digits: dict[str, Split], tmp_path: Path, after: int
+) -> None:
+    settings = FINE_TUNING | {"schedule": "warmup-constant-decay"}
+    short, longer, whole = (training.small(digits, **settings | {"epochs": epochs}) for epochs in (4, 7, 7))
+    history, _ = ([trainer.run_epoch(epoch) for epoch in range(1, after + 1)] for trainer in (short, whole))
+    training.save(short, history, tmp_path)
+    training.resume(longer, tmp_path)
+    ours, theirs = (training.computed(trainer.run_epoch(after + 1)) for trainer in (longer, whole))
+    assert ours == theirs and ours["backbone_learning_rate"] == (0.0 if after == 1 else 0.1 * ours["learning_rate"])
+    assert training.same(*map(training.weights, (longer, whole)))
+
+
 @pytest.mark.parametrize(
     ("settings", "after"),
     [
