@@ -13,8 +13,9 @@ from storage.uri import URI
 from tests.faults.harness import CANARY, NUM_TEST, Golden
 
 STATES = {
-    *("Scheduled", "Late", "Pending", "Running", "AwaitingRetry", "Retrying", "Cancelling"),
-    *("Completed", "Promoted", "Rejected", "Unchanged", "NothingNew", "Failed", "Crashed", "GivenUp", "Cancelled"),
+    *("Scheduled", "Late", "AwaitingConcurrencySlot", "Pending", "Submitting", "Running", "AwaitingRetry", "Retrying"),
+    *("Completed", "Promoted", "Rejected", "Unchanged", "NothingNew", "Failed", "Crashed", "GivenUp"),
+    *("Cancelling", "Cancelled"),
 }
 """Names that a run's or task's state may have."""
 
@@ -27,7 +28,7 @@ def violations(
         yield from _wrong_results(result, golden)
     yield from _damaged(root)
     yield from _secrets(root, folder, [CANARY, *secrets])
-    yield from _illegal_states(folder)
+    yield from illegal_states(folder)
 
 
 def _wrong_results(result: dict[str, Any], golden: Golden) -> Iterator[str]:
@@ -64,7 +65,7 @@ def _secrets(root: URI, folder: Path, secrets: list[str]) -> Iterator[str]:
                 yield f"a secret stands in {name}"
 
 
-def _illegal_states(folder: Path) -> Iterator[str]:
+def illegal_states(folder: Path) -> Iterator[str]:
     for database in folder.rglob("*.db"):
         with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
             for table in ("flow_run", "task_run"):
