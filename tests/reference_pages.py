@@ -36,6 +36,12 @@ _OBJECTS: dict[ModuleType, list[str]] = {
 """What code of a user imports, by module."""
 
 
+_DESCRIPTIONS = {
+    "commands.md": "Every command and option of data-to-model, exit codes, how to name a result",
+    "recipes.md": "Every field of a recipe with type, default and meaning; the values of each built-in recipe; --set",
+    "python.md": "Recipe, Data, Training, Source, load, Run and other classes and functions to import",
+}
+"""What searches show of a page."""
 _RECIPES = """
 `--set field=value` changes a field of the recipe; a deployment has the parameter `settings`. You may give a field with
 its group (`gate.minimum=0.5`), and write `-` for `_`. Values are text, numbers, or `true`, `false`, `on` and `off`.
@@ -70,7 +76,8 @@ A [deployment](files.md#parameters-of-deployments) takes the same options as par
 
 def render() -> dict[str, str]:
     """Return the text of each page by its file's name."""
-    return {"commands.md": _commands(), "recipes.md": _recipes(), "python.md": _python()}
+    texts = {"commands.md": _commands(), "recipes.md": _recipes(), "python.md": _python()}
+    return {name: f"---\ndescription: {_DESCRIPTIONS[name]}\n---\n{text}" for name, text in texts.items()}
 
 
 def _commands() -> str:

@@ -180,6 +180,12 @@ def test_every_page_is_in_the_index_and_in_the_navigation() -> None:
     assert linked == [str(page.relative_to(DOCS)) for page in prose.site()[1:]]
 
 
+def test_every_page_of_the_site_has_a_description_of_its_own() -> None:
+    starts = [page.read_text().split("\n", maxsplit=3) for page in prose.site()]
+    descriptions = [lines[1] for lines in starts if lines[0] == lines[2] == "---"]
+    assert len({line for line in descriptions if line.startswith("description: ")}) == len(starts)
+
+
 def test_no_count_of_what_makes_prose_hard_to_read_is_over_its_limit() -> None:
     over = {count: number for count, number in prose.counts().items() if number > prose.LIMITS[count]}
     assert over == {}, "python -m tests.prose --list prints each finding"
