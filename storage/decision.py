@@ -30,12 +30,12 @@ class Difference(BaseModel, frozen=True, extra="forbid"):
     """Difference of the metrics, from -1 to 1."""
     lower: float | None
     upper: float | None
-    """Ends of the 95 % interval of `difference`; none for other metrics than accuracy."""
+    """Ends of the 95% interval of `difference`; none for other metrics than accuracy."""
     p_value: float
     """Two-sided p-value of the exact test: probability of at least this difference if the models are equal."""
 
     def __str__(self) -> str:
-        interval = "" if self.lower is None else f"95 % interval {self.lower:+.4f} to {self.upper:+.4f}, "
+        interval = "" if self.lower is None else f"95% interval {self.lower:+.4f} to {self.upper:+.4f}, "
         return (
             f"difference in {metric_title(METRICS[self.metric])} {self.difference:+.4f} ({interval}"
             f"exact test p = {self.p_value:.2g}); of {self.num_rows:,} rows, "

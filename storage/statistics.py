@@ -117,7 +117,7 @@ class Slice(_Document):
     right: int
     accuracy: float
     interval: tuple[float, float]
-    """95 % interval of the accuracy."""
+    """95% interval of the accuracy."""
     others: float | None
     """Accuracy of the other rows; none, as the p-values, if its classes have no others."""
     p_value: float | None

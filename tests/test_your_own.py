@@ -110,7 +110,7 @@ def test_report_and_summary_state_the_problems_of_the_data_and_the_interval_of_t
     terminal.show_lines(console.lines(trained))
     shown = capsys.readouterr().out
     assert all(f"note           {problem}\n" in shown for problem in problems)
-    assert re.search(r"test accuracy  \d\.\d{4} on 12 rows \(95 % interval 0\.\d+ to [01]", shown)
+    assert re.search(r"test accuracy  \d\.\d{4} on 12 rows \(95% interval 0\.\d+ to [01]", shown)
     rows = tables.read_split(URI(trained["uris"]["predictions"]), "test").to_pandas()
     wrong = rows.loc[rows["label"] != rows["prediction"], "file"]
     assert all(f'<p class="muted">{file}</p>' in page for file in wrong), "each mistake is called by its file"

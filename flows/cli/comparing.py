@@ -98,6 +98,6 @@ def _list(title: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 def _metrics(metrics: Mapping[str, JSON]) -> Iterator[tuple[str, ...]]:
     yield "", "A", "B", "difference", ""
     for name, values in metrics.items():
-        chance = "" if values["lower"] is None else f"95 % interval {values['lower']:+.4f} to {values['upper']:+.4f}, "
+        chance = "" if values["lower"] is None else f"95% interval {values['lower']:+.4f} to {values['upper']:+.4f}, "
         chance += f"p = {values['p_value']:.2g}"
         yield metric_title(name), f"{values['a']:.4f}", f"{values['b']:.4f}", f"{values['difference']:+.4f}", chance

@@ -105,7 +105,7 @@ def _verdict(summary: JSON) -> Iterator[str]:
     for problem in summary["data_problems"]:
         yield f"note           {problem}"
     metrics = summary["metrics"]
-    interval = f"95 % interval {accuracy_interval(metrics)}"
+    interval = f"95% interval {accuracy_interval(metrics)}"
     yield f"test accuracy  {metrics['test_accuracy']:.4f} on {metrics['num_rows']:,} rows ({interval})"
     yield f"balanced acc.  {metrics['balanced_accuracy']:.4f}"
     yield f"macro F1       {metrics['macro_f1']:.4f}"

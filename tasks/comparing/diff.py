@@ -167,7 +167,7 @@ def _predictions(a: Results, b: Results) -> list[tuple[PredictionsURI, Manifest]
 
 
 def _metrics(both: pd.DataFrame, dataset: DatasetURI) -> dict[str, dict[str, float]]:
-    """Return each metric of both models, the 95 % interval of the difference, and its p-value."""
+    """Return each metric of both models, the 95% interval of the difference, and its p-value."""
     classes = sorted(set(both["label_b"]))
     columns = ({"id_b": "id", "label_b": "label", f"prediction_{name}": "prediction"} for name in "ab")
     a, b = (Answers.of(both[list(names)].rename(columns=names), dataset, classes) for names in columns)

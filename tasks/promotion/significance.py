@@ -25,7 +25,7 @@ def mcnemar_test(better: int, worse: int) -> float:
 
 
 def interval(better: int, worse: int, *, num_rows: int) -> tuple[float, float]:
-    """Compute the 95 % interval of the difference of two paired proportions (Bonett and Price 2012, adjusted Wald).
+    """Compute the 95% interval of the difference of two paired proportions (Bonett and Price 2012, adjusted Wald).
 
     Its width is positive even if no row is discordant, and its coverage holds for as few as some dozen rows.
     """

@@ -176,14 +176,14 @@ def share(value: float | None, whole: int = 1, digits: int = 4) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """Format a share in percent with at most one decimal, rounded down: 0.9987 of 1 as `99.8 %`."""
-    return f"{math.floor(1000 * part / whole + 1e-9) / 10:g}\u00a0%" if whole else "–"
+    """Format a share in percent with at most one decimal, rounded down: 0.9987 of 1 as `99.8%`."""
+    return f"{math.floor(1000 * part / whole + 1e-9) / 10:g}%" if whole else "–"
 
 
 def chosen_confidence(coverage: Sequence[JSON]) -> tuple[float, JSON | None]:
     """Return the highest of some goals, and the lowest confidence at and above which at least that share is right.
 
-    The lower end of the 95 % interval counts, as other images are not right as often as those by which a confidence was
+    The lower end of the 95% interval counts, as other images are not right as often as those by which a confidence was
     chosen. None if too few rows prove any goal.
     """
     for goal in _GOALS:
@@ -194,7 +194,7 @@ def chosen_confidence(coverage: Sequence[JSON]) -> tuple[float, JSON | None]:
 
 
 def accuracy_interval(metrics: Mapping[str, float]) -> str:
-    """Format the 95 % interval of the test accuracy: `0.9379 to 1.0000`."""
+    """Format the 95% interval of the test accuracy: `0.9379 to 1.0000`."""
     low, high = wilson(metrics["test_accuracy"], int(metrics["num_rows"]))
     return f"{abs(low):.4f} to {high:.4f}"  # a share of 0 gives -1e-17
 

@@ -33,7 +33,7 @@ class MorePhotos:
     curve: tuple[float, float, float]
     """Accuracy by probes that are fitted to a quarter, a half and all of the rows of other folds."""
     gain: tuple[float, float]
-    """95 % interval of the difference of the accuracies with all and with half of the rows."""
+    """95% interval of the difference of the accuracies with all and with half of the rows."""
     nearest: Mapping[int, Sequence[tuple[str, np.ndarray]]] = dataclasses.field(default_factory=dict)
     """Class and image of the training rows most like each mistake, by its id."""
 

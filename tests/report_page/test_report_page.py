@@ -68,7 +68,7 @@ def test_figures_on_the_page_are_those_of_the_results(finished: Finished, stored
     text, data = Page(stored).text, finished.data
     scores = data.evaluated["metrics"]
     accuracy, num_rows = scores["test_accuracy"], scores["num_rows"]
-    figures = [f"Test accuracy {accuracy:.4f}", f"{100 * accuracy:.2f} % of {num_rows} rows"]
+    figures = [f"Test accuracy {accuracy:.4f}", f"{100 * accuracy:.2f}% of {num_rows} rows"]
     figures += [f"Test loss {scores['test_loss']:.4f}", f"Test rows {num_rows}", "Best epoch 2 of 2"]
     figures += [f"Calibration error {scores['expected_calibration_error']:.4f}", f"{data.trained.seconds:.1f} s"]
     for row in data.evaluated["per_class"]:
@@ -82,16 +82,16 @@ def test_figures_on_the_page_are_those_of_the_results(finished: Finished, stored
     figures += ["0.0001", "--set epochs=2", str(data.producer["torch"]), data.decision.reason]
     figures += [str(step.uri) for step in data.lineage if step.uri]
     assert [figure for figure in figures if figure not in text.replace(" ★", "")] == []
-    assert re.search(r"95 % interval \(Wilson\): 0\.\d{4} to 0\.\d{4}", text)
+    assert re.search(r"95% interval \(Wilson\): 0\.\d{4} to 0\.\d{4}", text)
 
 
 def test_confidence_of_the_sentence_is_proven_by_the_test_rows_that_it_names(many: ReportData) -> None:
     goal, row = chosen_confidence(many.evaluated["coverage"])
     assert row and goal == 0.99
     at, covered, right = f"{row['confidence']:.2f}", row["rows"] / 10_000, row["right"] / row["rows"]
-    shares = [f"{int(1000 * share) / 10:g} %" for share in (covered, right)]
+    shares = [f"{int(1000 * share) / 10:g}%" for share in (covered, right)]
     text = Page(render(many)).text
-    assert f"At {at} and above: {shares[0]} of images, at least 99 % of them right. Of {row['rows']:,} such" in text
+    assert f"At {at} and above: {shares[0]} of images, at least 99% of them right. Of {row['rows']:,} such" in text
     assert f"{at} ★ {row['rows']:,} {' '.join(shares)}" in text
 
 
