@@ -157,7 +157,8 @@ class Gate:
     """How far a new model's metric may fall below the champion's; several promotions may add up."""
     max_p_value: Share | None = None
     """Largest p-value of the exact test with which the gate promotes a better model; 0: no test.
-    Unset: no test for the champion's recipe on other data with no fewer rows, else 0.05. Ignored with `tolerance`."""
+    Unset: no test for more rows to learn from, or for the champion's recipe on as many other rows, else 0.05.
+    Ignored with `tolerance`."""
     classes_may_go: bool = False
     """Whether a model without some classes of the champion may replace it."""
 

@@ -20,7 +20,7 @@ from tasks.promotion.seen_rows import SeenRows
 _UNSCORED = "cannot be scored on the same rows"
 _MORE_ROWS = "add test images that no model was trained on, or choose another registered model with --register-as NAME"
 _MAX_P_VALUE = 0.05
-"""Largest p-value if a recipe sets none and the challenger is not the champion's recipe on as many other rows."""
+"""Largest p-value if a recipe sets none and the challenger has no more or changed rows to learn from."""
 _MAX_CHANCE = 0.05
 """Largest probability with which the predictions of a first champion, dealt to the test rows at random, are as good."""
 
@@ -238,25 +238,30 @@ def _rule(gate: Gate, checkpoint: CheckpointURI, champion: CheckpointURI) -> tup
     """
     if gate.tolerance or gate.max_p_value is not None:
         return 0.0 if gate.tolerance else gate.max_p_value or 0.0, ""
-    mine, other = manifest.load(checkpoint), manifest.find(champion)
-    # How many workers and cores compute a model is no part of its recipe.
-    both = [
-        (dict(each.parameters, workers=0, cores=0), each.statistics_of(CHECKPOINT).split)
-        for each in (mine, other)
-        if each
-    ]
-    if other is None or both[0] != both[1]:
-        return _MAX_P_VALUE, ", as the recipe is not the champion's"
-    if mine.parents["prepared"].content == other.parents["prepared"].content:
-        return _MAX_P_VALUE, ", as the data is the champion's"
-    uris = mine.parent("prepared", of=checkpoint), other.parent("prepared", of=champion)
+    uris = (checkpoint, champion)
     try:
-        now, before = (manifest.load(uri).num_rows("train", "validation") for uri in uris)
+        models = [manifest.load(uri) for uri in uris]
+        data = [manifest.load(model.parent("prepared", of=uri)) for model, uri in zip(models, uris, strict=True)]
     except (FileNotFoundError, manifest.Damaged):
-        return _MAX_P_VALUE, ", as the champion's data no longer exists"
-    if now < before:
-        return _MAX_P_VALUE, f", as it had {now:,} rows to learn from, the champion {before:,}"
-    return 0.0, " (enough for the champion's recipe on more or changed data)"
+        return _MAX_P_VALUE, ", as the champion or its data no longer exists"
+    # How many workers and cores compute a model is no part of its recipe.
+    recipes = [(dict(model.parameters, workers=0, cores=0), model.statistics_of(CHECKPOINT).split) for model in models]
+    now, before = (of.num_rows("train", "validation") for of in data)
+    is_retrained = recipes[0] == recipes[1] and data[0].content != data[1].content
+    if now > before or (now == before and is_retrained):
+        return 0.0, " (enough on more or changed data)"
+    return _MAX_P_VALUE, f", as it learned from {now:,} rows, the champion from {before:,}"
+
+
+def is_enough(difference: float, p_value: float, *, max_p_value: float, tolerance: float, num_before: int) -> bool:
+    """Return whether a model with this difference from the champion may replace it.
+
+    With a `max_p_value`, it must be better with at most this p-value, divided by the number of models compared with the
+    champion: each has another chance to seem better. Without, it may be worse by at most `tolerance`.
+    """
+    if max_p_value:
+        return difference > 0 and p_value <= max_p_value / (1 + num_before)
+    return difference >= -tolerance
 
 
 def _beside_champion(
@@ -268,11 +273,7 @@ def _beside_champion(
     *,
     num_before: int,
 ) -> tuple[bool, str]:
-    """Return whether the challenger is good enough compared with the champion, and why.
-
-    Each further model that is compared with the champion has another chance to seem better. So the largest p-value is
-    divided by the number of models so far.
-    """
+    """Return whether the challenger is good enough compared with the champion, and why."""
     own, before = _model(checkpoint), _model(champion)
     gone = [name for name in before.classes if not own or name not in own.classes] if before else []
     if gone and not gate.classes_may_go:
@@ -283,18 +284,17 @@ def _beside_champion(
         return False, f"the champion {_UNSCORED}: {rival}; run again, or promote it with: {_by_hand(checkpoint)}"
     score, shown, other = compared.score(), compared.shown(), compared.score("champion")
     against = f"the champion's {other:.4f} on the same rows"
+    limits = {"max_p_value": max_p_value, "tolerance": gate.tolerance}
+    promoted = is_enough(difference.difference, difference.p_value, **limits, num_before=num_before)
     if max_p_value:
         if difference.difference <= 0:
             return False, f"{shown} is not above {against} (required{why})"
         allowed = max_p_value / (1 + num_before)
-        promoted = difference.p_value <= allowed
         required = f"p = {difference.p_value:.2g}, required: at most {allowed:.2g}"
         if num_before:
             required += f" = {max_p_value:g} / {1 + num_before}, the models compared with this champion so far"
-        but = "" if promoted else ", but not significantly"
-        return promoted, f"{shown} is above {against}{but} ({required}{why})"
+        return promoted, f"{shown} is above {against}{'' if promoted else ', but not significantly'} ({required}{why})"
     if score >= other:
         return True, f"{shown} is at least {against}{why}"
-    promoted = score >= other - gate.tolerance
     tolerance = f"{'within the' if promoted else 'allowed'} tolerance {gate.tolerance:.4f}"
     return promoted, f"{shown} is below {against} ({tolerance})"
