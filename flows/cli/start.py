@@ -112,7 +112,7 @@ def audit(options: AuditOptions) -> int:
 
 
 def export(options: ExportOptions) -> int:
-    """Export a model, without a flow, or find the export of an earlier call; print its files and what was proven."""
+    """Export a model, without a flow, or find the export of an earlier call; print files and check."""
     from tasks.planning import model_requests
 
     with refused_if_invalid():
@@ -132,7 +132,7 @@ def export(options: ExportOptions) -> int:
     statistics, proof = recorded.statistics.model_dump(mode="json"), recorded.statistics_of(EXPORT).proof
     summary = {"uris": uris, "files": paths, "reused": steps[-1].reused, "statistics": statistics}
     rows, difference = terminal.count(proof.rows, "test row"), f"{proof.largest_difference:.1e}"
-    lines = [*paths, f"proven on {rows}: largest difference of a probability {difference}"]
+    lines = [*paths, f"checked on {rows}: largest difference of a probability {difference}"]
     return terminal.answer(summary, lines, as_json=options.as_json)
 
 
