@@ -21,7 +21,7 @@ from storage.uri import URI, Root
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning import slices
 from tasks.learning.metrics import wilson
-from tasks.report_page import plots
+from tasks.report_page import next_steps, plots
 from tasks.report_page.more_photos import MorePhotos
 
 _MAX_CELLS = 20
@@ -100,6 +100,10 @@ def render(data: ReportData) -> str:
         for title, quantity in (("Loss", "loss"), ("Accuracy", "accuracy"))
     ]
     goal, chosen = chosen_confidence(data.evaluated["coverage"])
+    pairs = _confused_pairs(data)
+    steps = next_steps.find(
+        train_counts=data.class_counts.get("train", {}), confused=pairs, more_photos=data.more_photos
+    )
     template = environment().get_template("report.html.j2")
     return template.render(
         data=data,
@@ -111,7 +115,8 @@ def render(data: ReportData) -> str:
         covered=list(_covered(data.evaluated["coverage"], chosen)),
         metric=metric_title(METRICS[data.decision.gate["metric"]]),
         has_matrix=len(data.classes) <= _MAX_CELLS,
-        pairs=_confused_pairs(data)[:10],
+        pairs=pairs[:10],
+        next_steps=list(steps),
         comparison=list(_comparison(data)),
         interval=accuracy_interval,
         largest_class=max(

@@ -38,14 +38,18 @@ class MorePhotos:
     """Class and image of the training rows most like each mistake, by its id."""
 
     @property
+    def help(self) -> bool:
+        """Whether more photos help, which a sample cannot say: it has no gain from more than all photos."""
+        return self.rows == self.total and self.gain[0] > 0 and self.gain[1] >= _LITTLE
+
+    @property
     def verdict(self) -> str:
-        """What the interval of the gain says; a gain in a sample says nothing about more than all photos."""
-        low, high = self.gain
-        if high < _LITTLE:
+        """What the interval of the gain says."""
+        if self.gain[1] < _LITTLE:
             return "more photos of the same kind help little"
         if self.rows < self.total:
             return "a sample does not tell whether more than all photos help"
-        return "more photos help" if low > 0 else "these photos are too few to tell whether more help"
+        return "more photos help" if self.help else "these photos are too few to tell whether more help"
 
 
 def of_probe(

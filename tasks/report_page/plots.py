@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK, _LINE, _MUTED, _ACCENT, _WARM = ("#010101", "#020202", "#030303", "#040404", "#050505")
+_INK, _LINE, _MUTED, _ACCENT = ("#010101", "#020202", "#030303", "#040404")
 """Placeholder colours, replaced by the page's CSS variables so that plots follow its light and dark schemes."""
-_VARIABLES = {_INK: "--ink", _LINE: "--line", _MUTED: "--muted", _ACCENT: "--accent", _WARM: "--warm"}
+_VARIABLES = {_INK: "--ink", _LINE: "--line", _MUTED: "--muted", _ACCENT: "--accent"}
 _STYLE = {
     "svg.fonttype": "none",
     "font.size": 10,
@@ -47,7 +47,7 @@ def learning_curve(history: Sequence[EpochMetrics], quantity: str, *, best_epoch
         axes = figure.subplots()
         _frame(axes)
         ranges = []
-        for split, colour, dashes in (("train", _WARM, "--"), ("validation", _ACCENT, "-")):
+        for split, colour, dashes in (("train", _MUTED, "--"), ("validation", _ACCENT, "-")):
             values = [getattr(row, f"{split}_{quantity}") for row in history]
             marker = "o" if len(epochs) <= 20 else ""
             axes.plot(epochs, values, dashes, color=colour, label=split, linewidth=1.8, marker=marker, markersize=3.5)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tasks.report_page import ReportData, chosen_confidence, render, share
+from tasks.report_page.more_photos import MorePhotos
 from tests.finished import Finished
 from tests.report_page.odd import of_classes, with_decision, with_evaluated, with_slices, with_text
 
@@ -68,7 +69,7 @@ def test_figures_on_the_page_are_those_of_the_results(finished: Finished, stored
     text, data = Page(stored).text, finished.data
     scores = data.evaluated["metrics"]
     accuracy, num_rows = scores["test_accuracy"], scores["num_rows"]
-    figures = [f"Test accuracy {accuracy:.4f}", f"{100 * accuracy:.2f}% of {num_rows} rows"]
+    figures = [f"Test accuracy {accuracy:.4f}", f"test accuracy on {num_rows} rows"]
     figures += [f"Test loss {scores['test_loss']:.4f}", f"Test rows {num_rows}", "Best epoch 2 of 2"]
     figures += [f"Calibration error {scores['expected_calibration_error']:.4f}", f"{data.trained.seconds:.1f} s"]
     for row in data.evaluated["per_class"]:
@@ -146,7 +147,7 @@ def test_verdict_gate_and_champion_are_those_of_the_decision(
     assert "Challenger against champion" in stored and f"\u2212{-difference:.4f}" in text
     assert f"Compared with the champion: difference in test accuracy {decision.difference.difference:.4f} " in text
     assert "Challenger against champion" not in of_champion and "Compared with" not in alone
-    assert "There was no other champion before this model." in alone
+    assert "There was no champion before, so there is nothing to compare." in alone
     assert f"champion before, {finished.champion.train.target} ," in text and "epochs 8 -> 2" in text
     gate = {"metric": "macro_f1", "minimum": 0.95, "tolerance": 0.001}
     by_tolerance, by_test = (
@@ -172,7 +173,7 @@ def test_what_a_run_has_besides_is_shown_and_only_then(stored: str, of_champion:
         "a temperature of 1.432, which was fitted on validation rows. Without it, the ECE would be 0.0131": more,
         "and the loss 0.0222 instead of 0.0231: it did not help.": more,
         "There were uncommitted changes (digest 0123456789ab)": more,
-        "No problems were recorded": more,
+        "No problems found": more,
         "2.00e-03 frozen": more,
         "on a GPU (graph) that was busy for a share of 0.9700 of the time and did 0.1750 of its peak": more,
         "at most 5.0 GiB of its memory were in use.": more,
@@ -207,3 +208,20 @@ def test_slices_name_the_worse_ones(stored: str, many: ReportData) -> None:
     assert f"Significantly worse (p ≤ 0.05): {worse}" in page.text
     assert "camera none 400 1.0000 0.99 to 1.00 0.4750 1.0000" in page.text
     assert "A slice has at least 20 rows" in page.text
+
+
+def test_first_screen_says_what_to_do_about_the_findings_that_cost_most(many: ReportData, of_champion: str) -> None:
+    more = MorePhotos(rows=90, total=90, balanced_accuracy=0.8, curve=(0.6, 0.7, 0.8), gain=(0.01, 0.19))
+    data = of_classes(many, ("cat", "dog", "owl"))
+    counts = data.class_counts | {"train": {"cat": 300, "dog": 7, "owl": 19}}
+    confusion = [[90, 10, 0], [0, 100, 0], [1, 0, 99]]
+    data = dataclasses.replace(data, class_counts=counts, more_photos=more)
+    data = with_evaluated(data, confusion=confusion)
+    text = Page(render(data)).text.partition("Key figures")[0]
+    assert "Few training images: dog (7), owl (19). Add photos of these classes first. ( details )" in text
+    assert "The most frequent mistake: cat taken for dog, 10 times. Compare the photos of both." in text
+    assert "More photos help. Of unlabeled photos, find those to label first with data-to-model next FOLDER" in text
+    assert "What to do next" not in Page(of_champion).text, "all test rows are right, and no class is rare"
+    for gain in ((-0.1, 0.1), (0.0, 0.01)):
+        data = dataclasses.replace(data, more_photos=dataclasses.replace(more, gain=gain))
+        assert "find those to label first" not in Page(render(data)).text
