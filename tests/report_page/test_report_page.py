@@ -213,7 +213,7 @@ def test_slices_name_the_worse_ones(stored: str, many: ReportData) -> None:
 def test_first_screen_says_what_to_do_about_the_findings_that_cost_most(many: ReportData, of_champion: str) -> None:
     more = MorePhotos(rows=90, total=90, balanced_accuracy=0.8, curve=(0.6, 0.7, 0.8), gain=(0.01, 0.19))
     data = of_classes(many, ("cat", "dog", "owl"))
-    counts = data.class_counts | {"train": {"cat": 300, "dog": 7, "owl": 19}}
+    counts = dict(data.class_counts) | {"train": {"cat": 300, "dog": 7, "owl": 19}}
     confusion = [[90, 10, 0], [0, 100, 0], [1, 0, 99]]
     data = dataclasses.replace(data, class_counts=counts, more_photos=more)
     data = with_evaluated(data, confusion=confusion)
