@@ -121,7 +121,7 @@ def test_functions_answer_as_their_commands_do_quietly_and_in_a_running_event_lo
         (
             d2m.run,
             {"workers": -1},
-            "--workers: Input should be greater than or equal to 0; see data-to-model run --help",
+            "--workers: must be greater than or equal to 0; see data-to-model run --help",
         ),
         (
             d2m.run,

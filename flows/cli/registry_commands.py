@@ -14,7 +14,6 @@ from storage.exits import Storage
 from storage.kinds import CheckpointURI
 from storage.manifest import Damaged
 from storage.uri import check_name
-from tasks.orchestration.tracking import track
 
 __all__ = ["app"]
 
@@ -90,6 +89,8 @@ def promote(
         )
     access.check_writable(root)
     name = champions.promote(root, checkpoint, name=name, reason=" ".join((reason or "").split()))
+    from tasks.orchestration.tracking import track  # imports what other commands do not need
+
     track(root, name)
     terminal.show_lines([f"{checkpoint} is now the champion of {name}"])
     return 0
@@ -113,6 +114,8 @@ def rollback(
     champions.decisions(root, name)
     access.check_writable(root)
     decision = champions.rollback(root, name)
+    from tasks.orchestration.tracking import track  # imports what other commands do not need
+
     track(root, name)
     terminal.show_lines([f"{decision.champion} is again the champion of {name} ({decision.reason})"])
     return 0

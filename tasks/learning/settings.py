@@ -135,7 +135,7 @@ def _parsed(settings: Iterable[str]) -> dict[str, str]:
     fields: dict[str, str] = {}
     for field, separator, value in (setting.partition("=") for setting in settings):
         if not separator or not field:
-            raise ValueError(f"--set must be field=value, got {field + separator + value!r}")
+            raise ValueError(f"--set must be field=value, such as epochs=5, got {field + separator + value!r}")
         if fields.setdefault(field, value) != value:
             raise ValueError(f"--set: {field} was given twice, as {fields[field]!r} and {value!r}; give it once")
     return fields

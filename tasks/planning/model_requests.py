@@ -60,7 +60,8 @@ def resolve_prediction(
     check_workers(workers)
     split = split or None  # a form's empty field
     if min_confidence is not None and not 0 < min_confidence <= 1:
-        raise ValueError(f"--min-confidence must be above 0 and at most 1, got {min_confidence}")
+        percent = f"; for {min_confidence:g}% use {min_confidence / 100:g}" if 1 < min_confidence <= 100 else ""
+        raise ValueError(f"--min-confidence must be above 0 and at most 1, got {min_confidence:g}{percent}")
     if max_distance is not None and not 0 <= max_distance <= 2:
         raise ValueError(f"--max-distance must be at least 0 and at most 2, got {max_distance}")
     root = check_root(storage)

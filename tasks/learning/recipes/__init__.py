@@ -47,6 +47,7 @@ def load(name: str) -> Recipe:
     make = _shipped().get(name.replace("_", "-"))
     if make is None:
         like = [f"{name}:recipe"] * name.endswith(".py") or difflib.get_close_matches(name, known(), n=1)
+        like = like or [recipe for recipe in known() if recipe.startswith(name)]
         meant = f"--set model={name}" if name in models.PROJECT else f"--recipe {like[0]}" if like else ""
         hint = f"; did you mean {meant}?" if meant else ""
         raise ValueError(
