@@ -17,14 +17,14 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 DOCS = CHECKOUT / "docs"
 
 LIMITS: dict[str, float] = {
-    "pronoun that of, those of": 2,
-    "phrases nobody says": 1,
+    "pronoun that of, those of": 0,
+    "phrases nobody says": 0,
     "spelling": 0,
     "links named after a file": 0,
-    "long sentences, percent": 8,
-    "passive sentences, percent": 7,
+    "long sentences, percent": 7.5,
+    "passive sentences, percent": 6,
     "options described twice": 1,
-    "words of the site": 28_200,
+    "words of the site": 27_600,
     "longest page of the site, words": 2_650,
 }
 """What each count may be at most; lower one whenever it can be lowered."""
