@@ -178,7 +178,7 @@ def _canonical(value: str) -> str:
     scheme, _, path = value.partition("://")
     scheme, shown = scheme.lower(), redact(value)
     if scheme not in ("file", "s3") or "://" not in value:
-        raise ValueError(f"a URI must be an absolute path, file:///... or s3://bucket/..., got {shown!r}")
+        raise ValueError(f"must be a path or s3://bucket/prefix, got {shown!r}")
     if "@" in path.partition("/")[0] or (scheme == "s3" and ":" in path.partition("/")[0]):
         raise ValueError(f"a URI must not contain credentials, got {shown!r}; use the AWS_* variables")
     if "?" in path or "#" in path:

@@ -183,7 +183,7 @@ def main(name: str | None = None, *, words: Sequence[str] | None = None) -> int:
             path = f"{prog} {words[0]}" if not name and words[0] in group.commands else prog
             message = error.format_message().rstrip(".")
             message = re.sub(r"^Invalid value for '(.*?)': (Value error, )?", r"\1: ", message)
-            message = re.sub(r"Input should be a valid integer, .*", "must be a whole number", message)
+            message = re.sub(r"Input should be a valid integer, .*", "must be a whole number, such as 2", message)
             message = message.replace("Input should be", "must be")
             exits.refuse(f"{_hint(message, name or words[0])}; see {path} --help")
 

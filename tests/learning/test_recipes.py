@@ -48,7 +48,7 @@ def recipe() -> Recipe:
         ("start=champion:Own", "--set: start=champion:NAME must be 1 to 64 of a-z, 0-9 and '-', got 'Own'"),
         (
             "start=https://host/w.safetensors",
-            "--set: start: a URI must be an absolute path, file:///... or s3://bucket/..., ",
+            "--set: start: must be a path or s3://bucket/prefix, ",
         ),
         (
             "start=weights.pth",
