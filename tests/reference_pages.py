@@ -67,8 +67,8 @@ close its terminal.
 | 130, 143 | interrupted by Ctrl-C; terminated |
 
 Every command takes a result in four ways: its URI or path; its name, the last part of the URI; `champion:NAME`, the
-champion of a [registered model](../concepts.md); or `champion`, the only one, or the only one trained on your own
-images. The options call this RESULT.
+champion of a [registered model](../concepts.md); or `champion`, the only champion, or the only champion trained on
+your own images. The options call this RESULT.
 
 A [deployment](files.md#parameters-of-deployments) takes the same options as parameters.
 """

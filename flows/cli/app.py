@@ -110,7 +110,7 @@ def up(
 
 @_command("""
 The command exports the model first if necessary. It reads the registry every 3 seconds: after a promotion or a rollback
-the next request gets the new champion. If that cannot be used, the model in use stays.
+the next request gets the new champion. If the new champion cannot be used, the current model stays in use.
 
 environment:
   PIPELINE_SERVE_PASSWORD  needed with --host: the password, by HTTP Basic, of all requests but /health
@@ -125,13 +125,13 @@ def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="port to listen on")] = 8000,
     queue: Annotated[
-        int, typer.Option(min=1, metavar="N", help="requests at once, with the waiting ones; more get 503")
+        int, typer.Option(min=1, metavar="N", help="most requests at once, including waiting ones; more get 503")
     ] = 32,
     max_megabytes: Annotated[
         int, typer.Option(min=1, metavar="N", help="largest image file; larger ones get 413")
     ] = 20,
 ) -> int:
-    """Answer over HTTP with the class, probabilities and distance of an image, by a champion's exported file."""
+    """Serve a model over HTTP: send an image, get its class, probabilities and distance."""
     exits.note(STARTING)
     from flows.server import serve
 

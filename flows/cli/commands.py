@@ -220,7 +220,7 @@ class ForgetOptions(FlowOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValueOptions(TableOptions, StorageOptions):
-    """List the training images that cost a probe most: without them, its test metric is better.
+    """List the training images that lower the test metric of a probe most.
 
     Ranks all images by a Newton step, and fits the probe again without each of the first ones. At
     last it leaves out all listed images that raise the test loss, together.
@@ -302,7 +302,7 @@ class DiffOptions(StorageOptions):
 class StatusOptions(StorageOptions):
     """Say what keeps the model from staying fresh, for cron, probes and people.
 
-    Such as: no run has succeeded for too long, no worker runs, the disk is full.
+    Examples: no run has succeeded for too long, no worker runs, the disk is full.
     """
 
     runs = "flows.server.status:main"

@@ -157,5 +157,5 @@ def seconds(text: str, *, option: str) -> float:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", str(text))
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not 0 < seconds <= _MOST_S:
-        raise ValueError(f"{option} must be a number with a unit (s, m, h, d), at most 365d, got {text!r}; use 10m")
+        raise ValueError(f"{option} must be a number with a unit (s, m, h, d), at most 365d, such as 10m, got {text!r}")
     return seconds

@@ -146,7 +146,7 @@ def verify(
         typer.Option(metavar="URI", help="with --rebuild: where its images are now (default: where they were)"),
     ] = None,
 ) -> int:
-    """Check that every committed file exists and has the right size.
+    """Check that every file of every result exists and has the right size.
 
     Prints one line per damaged file; the exit code is then 1. Without a RESULT it checks all
     results and the registry. It also names a parent below another root that does not exist any
@@ -194,8 +194,8 @@ def existing_root(storage: str) -> Root:
         access.check_readable(root)
     except FileNotFoundError:
         raise ValueError(
-            f"--storage: {root} does not exist or is empty; train a model first: data-to-model run, or choose another "
-            "root"
+            f"--storage: {root} does not exist or is empty; train a model first: data-to-model run, or name "
+            "another --storage"
         ) from None
     return root
 
@@ -207,8 +207,8 @@ def result_folder(word: str, storage: str) -> Folder:
         folder = catalog.find(uri)
         if folder.manifest or folder.damage:
             return folder
-    advice = "use one of `data-to-model ls`, or champion:NAME"
-    raise ValueError(f"uri: {uri} is no result: it has no {manifest.NAME}; {advice}")
+    advice = "choose one that `data-to-model ls` lists, or champion:NAME"
+    raise ValueError(f"uri: {uri} is not a result, because it has no {manifest.NAME}; {advice}")
 
 
 def complain(damaged: Sequence[str]) -> int:

@@ -100,7 +100,7 @@ def _of_reports(root: Root, max_age: timedelta) -> Iterator[str]:
     reports = catalog.read_folders(catalog.list_folders(root, [REPORT.name]))
     newest = max((report.created for report in reports), default=None)
     if newest is None:
-        yield f"no run has ended well below {root}; run the pipeline, or name another root with --storage"
+        yield f"no run has succeeded in {root}; start one: data-to-model run, or name another --storage"
     elif datetime.now(UTC) - newest > max_age:
         yield f"the newest report below {root} was made {_ago(newest)}; run the pipeline"
 

@@ -193,7 +193,7 @@ def test_data_section_has_the_rows_of_each_class_and_what_was_left_out(stored: s
     assert "The data needs attention ( details ): 4 of 157 rows excluded (copy of another test row" in text
     assert "3 without a picture test/ pears/ no image.webp: not an image" in text
     assert "pears copy of another test row of its class test/ pears/ photo 7.png" in text
-    assert "Near duplicates across train and test, the most alike first" in text
+    assert "Near duplicates across train and test, most similar first" in text
     page = Page(render(many))
     assert "Class train validation test All 0 1,500 1,500 1,500 1 1,000 1,000 1,000" in page.text
     bars = [span["style"] for span in page.all("span") if (span.get("class") or "").startswith("bar validation")]
