@@ -136,7 +136,7 @@ def _paragraphs(text: str | None) -> list[str]:
         r"^(exit codes|After an interruption).*\n?|environment:\n(  .*\n?)*", "", text or "", flags=re.MULTILINE
     )
     for paragraph in text.replace("\b\n", "").split("\n\n"):
-        rest = paragraph.split("\n")[1:]
+        rest = paragraph.strip("\n").split("\n")[1:]
         if rest and all(line.startswith("  ") for line in rest):
             lines += ["```text", *textwrap.dedent("\n".join(rest)).rstrip().split("\n"), "```", ""]
         elif paragraph:
