@@ -24,7 +24,7 @@ from storage.exits import NAMED
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(MirrorOptions, TrainingOptions):
-    """Train a model, and promote it if it is better.
+    """Train a model, and promote it if it passes the gate.
 
     Downloads, ingests, preprocesses, trains, predicts, evaluates, promotes and reports. Checks and
     reuses existing results.
