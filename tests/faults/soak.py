@@ -176,10 +176,10 @@ def role_of(command: str) -> str:
 
 
 def soak(system: System, *, seconds: float, pace_s: int, seed: int) -> float:
-    """Grow the images and kill something every `pace_s`; return the time until which schedules count."""
+    """Grow the images every `pace_s`, kill something as often; return the time until which schedules count."""
     draw, plan, due, database = random.Random(seed), list[str](), list[str](), Database(system.home)
     begun, is_dark = time.time(), False
-    end, next_step, next_minute = begun + seconds, begun + pace_s, begun
+    end, next_step, next_kill, next_minute = begun + seconds, begun + pace_s, begun + pace_s, begun
     while (now := time.time()) < end or (database.num_unended(end) and now < end + _SETTLE_S):
         system.keep_up()
         if now >= next_step and now < end - pace_s:
@@ -187,6 +187,8 @@ def soak(system: System, *, seconds: float, pace_s: int, seed: int) -> float:
             was_dark, is_dark = is_dark, now >= begun + seconds / 2
             system.photos.grow(100 if is_dark and not was_dark else 10, is_dark=is_dark)  # first many at once
             system.history.add(point="growth", is_dark=is_dark)
+        if now >= next_kill:
+            next_kill += draw.uniform(0.5, 1.5) * pace_s  # in no step with the schedules
             plan = plan or draw.sample(_KINDS, len(_KINDS))
             due.append(plan.pop())
         if now < end:
@@ -203,7 +205,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.faults.soak")
     options.add_argument("--hours", type=float, default=2.0)
     options.add_argument("--seed", type=int, default=7, help="decides the order of the kills, and their moments")
-    options.add_argument("--pace", type=int, default=300, metavar="S", help="seconds between kills, and new images")
+    options.add_argument("--pace", type=int, default=300, metavar="S", help="seconds between new images")
     options.add_argument("--folder", type=Path, required=True, help="a new folder for everything")
     given = options.parse_args()
     given.folder.mkdir(parents=True)
