@@ -129,7 +129,7 @@ def _random_rows(split: str, count: int) -> Split:
 
 
 def _decoded_rows(folder: Path, split: str) -> Split:
-    """The images in the class folders of `folder`, decoded; CIFAR-10 is often published in such folders."""
+    """Read and decode the images of a split from its class folders, as copies of CIFAR-10 have them."""
     paths = sorted((folder / split).glob("*/*"))
     names = sorted({path.parent.name for path in paths})
     pixels = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in paths])

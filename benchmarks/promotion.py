@@ -1,9 +1,9 @@
 """How good is the model in use in a year of nights, by rule of promotion, and how soon is a better model promoted?
 
 `python -m benchmarks.promotion FOLDER... [--years N] [--cache DIR]` prints the tables of docs/promotion.md. A folder
-has a folder of photos per class. Each night has a linear model of the embeddings of `images-probe`, fitted to a random
-part of the photos there are: models of two nights differ as those of `images-finetune` do. The gate's own function
-decides. `--cache` keeps the embeddings for the next time.
+has a folder of photos per class. Each night a linear model is fitted to the embeddings of `images-probe`, of a random
+part of the photos, so that the models of two nights differ about as much as two models of `images-finetune`. The gate's
+own function decides. `--cache` keeps the embeddings for the next time.
 """
 
 import argparse
@@ -47,7 +47,7 @@ _POINTS = (0, 1, 2, 5, -5)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Photos:
-    """The photos of a folder with a folder per class, in a random order."""
+    """Photos in a random order, from a folder that has a folder per class."""
 
     name: str
     features: torch.Tensor
@@ -230,10 +230,12 @@ def series_of(photos: Photos, num_years: int) -> Iterator[tuple[str, Cells]]:
         return is_right
 
     curve = np.poly1d(np.polyfit(np.log(sizes), [pool(size).mean() for size in sizes], 2))
-    wanted = {points: curve(np.log(_POOL_ROWS)) + points / 100 for points in _POINTS}
+    accuracies = {points: curve(np.log(_POOL_ROWS)) + points / 100 for points in _POINTS}
     grid = np.geomspace(sizes[0], sizes[-1], 1000)
-    pools = {points: pool(grid[abs(curve(np.log(grid)) - accuracy).argmin()]) for points, accuracy in wanted.items()}
-    shown = ", ".join(f"{pool.mean() - pools[0].mean():+.3f}" for pool in pools.values())
+    pools = {
+        points: pool(grid[abs(curve(np.log(grid)) - accuracy).argmin()]) for points, accuracy in accuracies.items()
+    }
+    differences = ", ".join(f"{pool.mean() - pools[0].mean():+.3f}" for pool in pools.values())
     for rule in ("not worse", "max_p_value=0.05"):
         cells = {
             f"{at_first:,}, {kind}": middle(
@@ -244,7 +246,7 @@ def series_of(photos: Photos, num_years: int) -> Iterator[tuple[str, Cells]]:
             for kind, num_rows in (("growing", np.linspace(1, 2, NIGHTS)), ("fixed", np.ones(NIGHTS)))
         }
         yield f"series of models, {rule}", cells
-    print(f"\n{photos.name}: accuracy of the champion {pools[0].mean():.3f}, of the others {shown}")
+    print(f"\n{photos.name}: accuracy of the champion {pools[0].mean():.3f}, of the others {differences}")
 
 
 def _outcomes(pools: Mapping[int, np.ndarray], num_rows: np.ndarray, rule: Gate, seed: int) -> dict[str, float]:

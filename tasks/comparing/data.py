@@ -39,8 +39,8 @@ NONE: Final[JSON] = {
 def compare(a: Results, b: Results) -> JSON:
     """Return the changes of the data from `a` to `b`: their numbers, also by class, and their rows.
 
-    A row that was renamed, relabeled or moved is told by its digest from one that was removed and another added. Rows
-    of Parquet and of downloaded data are not renamed: their names are only their places. Raises `ValueError` with the
+    By its digest, a row that was renamed, relabeled or moved is not taken for one removed and one added. Rows of
+    Parquet and of downloaded data are not renamed: their names are only their places. Raises `ValueError` with the
     next step if rows have no digests, or the size of the images differs.
     """
     sources = [row_tables.table(*side.require(kinds.RAW)) if side.manifest(kinds.RAW) else None for side in (a, b)]

@@ -202,18 +202,18 @@ def soak(system: System, *, seconds: float, pace_s: int, seed: int) -> float:
 
 def main() -> int:
     """Soak; print the tables and each promise that was broken; return 0 if there is none."""
-    options = argparse.ArgumentParser(prog="python -m tests.faults.soak")
-    options.add_argument("--hours", type=float, default=2.0)
-    options.add_argument("--seed", type=int, default=7, help="decides the order of the kills, and their moments")
-    options.add_argument("--pace", type=int, default=300, metavar="S", help="seconds between new images")
-    options.add_argument("--folder", type=Path, required=True, help="a new folder for everything")
-    given = options.parse_args()
-    given.folder.mkdir(parents=True)
-    system = System(given.folder.resolve())
-    system.begin(pace_s=given.pace)
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak")
+    parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--seed", type=int, default=7, help="decides the order of the kills, and their moments")
+    parser.add_argument("--pace", type=int, default=300, metavar="S", help="seconds between new images")
+    parser.add_argument("--folder", type=Path, required=True, help="a new folder for everything")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True)
+    system = System(options.folder.resolve())
+    system.begin(pace_s=options.pace)
     with system.serving():
         try:
-            end = soak(system, seconds=given.hours * 3600, pace_s=given.pace, seed=given.seed)
+            end = soak(system, seconds=options.hours * 3600, pace_s=options.pace, seed=options.seed)
         finally:
             system.end()
         time.sleep(10)  # the champion is in use by then

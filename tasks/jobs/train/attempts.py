@@ -1,7 +1,7 @@
 """Attempts at one training: which checkpoint is resumed, and what is committed; no torch, whose import takes seconds.
 
-`runs/<target>/attempt-N/epoch-NNNN/` holds the checkpoint of an epoch; `attempt-0` those of a finished training with
-fewer epochs (`continuing`).
+`runs/<target>/attempt-N/epoch-NNNN/` holds the checkpoint of an epoch. `attempt-0` holds checkpoints of a finished
+training with fewer epochs (`continuing`).
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """More epochs after the end: a training begins where a finished one with fewer epochs left its constant learning rate.
 
-Until then neither learning rate nor random numbers depend on the number of epochs, so the bytes are those of a training
-from the start. No torch here, whose import takes seconds.
+Until then neither the learning rate nor the random numbers depend on the number of epochs, so a training from the start
+gives the same bytes. No torch here, whose import takes seconds.
 """
 
 import dataclasses

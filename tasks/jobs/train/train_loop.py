@@ -220,7 +220,7 @@ class Checkpoints:
 
     They are due after the first epoch of an attempt, after the last, before the learning rate decays, and
     `checkpoint_s` after the previous ones were complete, so that slow storage never holds up the training. Then the
-    latest state is written and, before it, that of the best epoch, which waits in memory.
+    state of the best epoch, which waits in memory, is written, and after it the latest state.
     """
 
     def __init__(self, attempt: URI, context: RankContext, writer: Executor) -> None:
