@@ -116,7 +116,7 @@ def _verdict(summary: JSON) -> Iterator[str]:
     yield f"champion       {summary['champion'] or 'none'} (champion:{summary['registered_model']})"
     yield f"report         {summary['uris']['report']}/index.html"
     if summary["source"]["data"] == mnist_sample.SOURCE.name:
-        yield "next           all of MNIST: python flows/pipeline.py --recipe mnist-resnet18"
+        yield "next           all of MNIST: data-to-model run --recipe mnist-resnet18"
 
 
 def _audit(summary: JSON) -> Iterator[str]:
